@@ -1,0 +1,77 @@
+# Every target makes the virtual environment it needs; repeated calls are quick.
+
+PYTHON ?= python3.11
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+ROOT_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+PYTEST_FLAGS ?=
+
+RUN := .venv
+DEV := .venv-dev
+OLDEST := .venv-oldest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-default test-oldest lint learning examples benchmarks locks wheel clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+
+# $(call venv,FOLDER): a fresh virtual environment with exactly what the lock file (the first prerequisite) names.
+define venv
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "alf needs Python 3.11, and '$(PYTHON)' is not on the PATH: install it, or name it with 'make PYTHON=/path/to/python3.11'."; \
+		exit 1; }
+	@echo "making $(1) from $< (about a minute)"
+	@rm -rf $(1)
+	@$(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install $(PIP_FLAGS) -r $<
+	@$(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps --editable .
+	@touch $@
+endef
+
+$(RUN)/.made: requirements.lock pyproject.toml setup.py
+	$(call venv,$(RUN))
+
+$(DEV)/.made: requirements-dev.lock pyproject.toml setup.py
+	$(call venv,$(DEV))
+
+$(OLDEST)/.made: requirements-oldest.lock pyproject.toml setup.py
+	$(call venv,$(OLDEST))
+
+demo: $(RUN)/.made  ## train CartPole with asynchronous PPO and show the progress
+	$(RUN)/bin/python -m alf.bin.train --gin_file=examples/async_ppo_cart_pole.gin --root_dir=$(ROOT_DIR)
+
+test: lint test-default test-oldest  ## everything CI runs
+
+lint: $(DEV)/.made  ## ruff and mypy
+	$(DEV)/bin/ruff check .
+	$(DEV)/bin/ruff format --check .
+	$(DEV)/bin/mypy
+
+test-default: $(DEV)/.made  ## all tests but the learning runs, on the default TensorFlow line
+	$(DEV)/bin/python -m pytest -m "not learning" $(PYTEST_FLAGS)
+
+test-oldest: $(OLDEST)/.made  ## the fast tests, on the oldest TensorFlow line
+	$(OLDEST)/bin/python -m pytest -m "not learning and not slow" $(PYTEST_FLAGS)
+
+learning: $(DEV)/.made  ## the long tests: train until a return is reached, over several seeds
+	$(DEV)/bin/python -m pytest -m learning --timeout 1800 $(PYTEST_FLAGS)
+
+examples: $(DEV)/.made  ## every example in full, with the return it must reach
+	$(DEV)/bin/python -m benchmarks.examples
+
+benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
+	$(DEV)/bin/python -m benchmarks.startup
+	$(DEV)/bin/python -m benchmarks.queues
+	$(DEV)/bin/python -m benchmarks.unroll
+	$(DEV)/bin/python -m benchmarks.driver_cpu
+	$(DEV)/bin/python -m benchmarks.peers_cart_pole
+
+locks:  ## resolve the three lock files anew from pyproject.toml
+	$(PYTHON) .ci/locks.py
+
+wheel: $(DEV)/.made  ## build the wheel and the source archive into dist/
+	$(DEV)/bin/python -m build
+
+clean:  ## remove the virtual environments, caches and build outputs (runs/ stays)
+	rm -rf $(RUN) $(DEV) $(OLDEST) .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find alf benchmarks examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

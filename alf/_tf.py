@@ -1,0 +1,79 @@
+"""TensorFlow, imported once with the settings that `alf` needs.
+
+`alf/__init__.py` imports this module first, so that whatever in `alf` a program imports, the environment variables
+below are set before TensorFlow reads them. Everything that differs between the supported TensorFlow lines (2.15 with
+Keras 2 built in, 2.16 and later with Keras 2 as `tf-keras`) is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+
+# One BLAS thread a caller: the actor and learner threads are the parallelism.
+_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def _tensorflow_version() -> tuple[int, int]:
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly"):
+        try:
+            major, minor = importlib.metadata.version(name).split(".")[:2]
+            return int(major), int(minor)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise ImportError("alf needs TensorFlow and found none: install it with `pip install alf` or `pip install tensorflow`.")
+
+
+def _prepare_environment() -> None:
+    if _tensorflow_version() >= (2, 16):
+        # TF-Agents 0.19 is written against Keras 2.
+        if os.environ.setdefault("TF_USE_LEGACY_KERAS", "1") != "1":
+            raise ImportError(
+                f"alf needs Keras 2 and found TF_USE_LEGACY_KERAS={os.environ['TF_USE_LEGACY_KERAS']!r}: unset it or set it to 1."
+            )
+        if "keras" in sys.modules and "tf_keras" not in sys.modules:
+            raise ImportError("Keras 3 was imported before alf: import alf first, or set TF_USE_LEGACY_KERAS=1.")
+    for name in _BLAS_THREADS:
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TF-Agents imports gym 0.23, which prints a notice that alf's users can do nothing about.
+    try:
+        import gym_notices.notices
+
+        gym_notices.notices.notices.clear()
+    except ImportError:
+        pass
+
+
+_prepare_environment()
+
+import tensorflow as tf  # noqa: E402
+
+logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+_DEFAULT_INTER_OP = 6
+
+
+def configure_threads(intra_op: int | None = None, inter_op: int | None = None) -> dict[str, int]:
+    """Caps TensorFlow's thread pools; to be called before the first operation runs.
+
+    Args:
+      intra_op: threads that one operation may use; by default 1 a driver thread runs one operation at a time and the
+        parallelism comes from the threads. Raise it for large convolutional networks.
+      inter_op: threads that run independent operations.
+
+    Returns:
+      The settings in force, which differ from those asked for when TensorFlow has already started.
+    """
+    threading = tf.config.threading
+    try:
+        threading.set_intra_op_parallelism_threads(1 if intra_op is None else intra_op)
+        threading.set_inter_op_parallelism_threads(_DEFAULT_INTER_OP if inter_op is None else inter_op)
+    except RuntimeError:
+        pass  # TensorFlow has started: the settings in force are returned for the caller to report.
+    return {
+        "intra_op": threading.get_intra_op_parallelism_threads(),
+        "inter_op": threading.get_inter_op_parallelism_threads(),
+    }

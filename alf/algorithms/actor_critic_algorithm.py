@@ -1,0 +1,100 @@
+"""Actor-critic: a policy network and a value network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.algorithms.actor_critic_loss import ActorCriticLoss
+from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from alf.data_structures import ActionTimeStep, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.utils.common import is_stateless
+from alf.utils.dist_utils import epsilon_greedy_sample, sample_action_distribution
+
+ActorCriticState = namedtuple("ActorCriticState", ["actor", "value"], default_value=())
+ActorCriticInfo = namedtuple("ActorCriticInfo", ["action_distribution", "value"], default_value=())
+
+
+@gin.configurable(module="alf")
+class ActorCriticAlgorithm(OnPolicyAlgorithm):
+    """Actor-critic over TF-Agents networks, feed-forward or recurrent; the loss decides between A2C and V-trace."""
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        actor_network: Any,
+        value_network: Any,
+        loss: Any = None,
+        loss_class: Callable[..., Any] = ActorCriticLoss,
+        optimizer: Any = None,
+        debug_summaries: bool = False,
+        name: str = "ActorCriticAlgorithm",
+        **kwargs: Any,
+    ) -> None:
+        """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
+
+        Args:
+          observation_spec: nest of specs of one observation.
+          action_spec: nest of specs of one action.
+          actor_network: a TF-Agents network whose output is a nest of action distributions, or a function that makes it.
+          value_network: one whose output is a value [B], or a function that makes it.
+          loss: the loss; by default `loss_class(action_spec, debug_summaries=...)`.
+          loss_class: makes the loss.
+        """
+        actor = actor_network() if _is_factory(actor_network) else actor_network
+        value = value_network() if _is_factory(value_network) else value_network
+        actor.create_variables()
+        value.create_variables()
+        state_spec = ActorCriticState(actor=actor.state_spec, value=value.state_spec)
+        super().__init__(
+            observation_spec,
+            action_spec,
+            train_state_spec=() if is_stateless(state_spec) else state_spec,
+            optimizer=optimizer,
+            debug_summaries=debug_summaries,
+            name=name,
+            **kwargs,
+        )
+        self._actor_network = actor
+        self._value_network = value
+        self._loss = loss if loss is not None else loss_class(action_spec=action_spec, debug_summaries=debug_summaries)
+
+    def _act(self, time_step: ActionTimeStep, state: Nest) -> tuple[Nest, Nest]:
+        return self._actor_network(
+            time_step.observation, step_type=time_step.step_type, network_state=state.actor if state != () else ()
+        )
+
+    def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
+        """Samples an action; records the distribution and the value."""
+        stateless = is_stateless(self._train_state_spec)
+        value, value_state = self._value_network(
+            time_step.observation, step_type=time_step.step_type, network_state=() if stateless else state.value
+        )
+        distribution, actor_state = self._act(time_step, () if stateless else state)
+        return PolicyStep(
+            action=sample_action_distribution(distribution),
+            state=() if stateless else ActorCriticState(actor=actor_state, value=value_state),
+            info=ActorCriticInfo(action_distribution=distribution, value=value),
+        )
+
+    def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
+        """The most likely action; with probability `epsilon_greedy`, a row, a sampled one."""
+        stateless = is_stateless(self._train_state_spec)
+        distribution, actor_state = self._act(inputs, () if stateless else state)
+        return PolicyStep(
+            action=epsilon_greedy_sample(distribution, epsilon_greedy),
+            state=() if stateless else state._replace(actor=actor_state),
+            info=(),
+        )
+
+    def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
+        """The loss of [T, B] steps."""
+        return self._loss(training_info, training_info.info.value)
+
+
+def _is_factory(network: Any) -> bool:
+    return callable(network) and not isinstance(network, tf.Module)

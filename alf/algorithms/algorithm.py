@@ -1,0 +1,218 @@
+"""The base of everything that has a loss: ownership of optimisers, gradients, clipping."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from alf.data_structures import LossInfo, Nest, TrainingInfo
+from alf.utils.common import as_list
+
+
+class Algorithm(tf.Module):
+    """Computes outputs, losses and updates of a set of modules.
+
+    Every trainable variable belongs to exactly one optimiser: that of the module set which names it, else the first
+    optimiser of this algorithm, else the parent's.
+    """
+
+    def __init__(
+        self,
+        train_state_spec: Nest = None,
+        predict_state_spec: Nest = None,
+        optimizer: Any = None,
+        trainable_module_sets: Sequence[Sequence[tf.Module]] | None = None,
+        gradient_clipping: float | None = None,
+        clip_by_global_norm: bool = False,
+        debug_summaries: bool = False,
+        name: str = "Algorithm",
+    ) -> None:
+        """Creates the algorithm.
+
+        Args:
+          train_state_spec: nest of specs of the recurrent state, `()` for a feed-forward algorithm.
+          predict_state_spec: the same for `predict`; by default `train_state_spec`.
+          optimizer: None (the parent optimises), one optimiser, or a list matched with `trainable_module_sets`.
+          trainable_module_sets: for each optimiser, the modules that it trains.
+          gradient_clipping: norm to clip to; None does not clip.
+          clip_by_global_norm: clip by the global norm of an optimiser's gradients instead of each by its own.
+          debug_summaries: report more about the inside of the losses.
+          name: name of the algorithm.
+
+        Raises:
+          ValueError: optimisers and module sets do not match in number.
+        """
+        super().__init__(name=name)
+        self._train_state_spec = () if train_state_spec is None else train_state_spec
+        self._predict_state_spec = self._train_state_spec if predict_state_spec is None else predict_state_spec
+        self._optimizers = as_list(optimizer)
+        self._module_sets = [list(s) for s in trainable_module_sets or []]
+        if self._module_sets and len(self._module_sets) != len(self._optimizers):
+            raise ValueError(
+                f"{name}: {len(self._optimizers)} optimisers for {len(self._module_sets)} trainable_module_sets; give one each."
+            )
+        self._gradient_clipping = gradient_clipping
+        self._clip_by_global_norm = clip_by_global_norm
+        self._debug_summaries = debug_summaries
+
+    @property
+    def train_state_spec(self) -> Nest:
+        """Specs of the recurrent state used by `rollout` and `train_step`."""
+        return self._train_state_spec
+
+    @property
+    def predict_state_spec(self) -> Nest:
+        """Specs of the recurrent state used by `predict`."""
+        return self._predict_state_spec
+
+    def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
+        """The part of a training state that `predict` needs."""
+        tf.nest.assert_same_structure(self._train_state_spec, self._predict_state_spec)
+        return state
+
+    def _trainable_attributes_to_ignore(self) -> list[str]:
+        """Names of attributes that no optimiser trains, such as target networks."""
+        return []
+
+    def _children(self) -> Iterator[tuple[str, tf.Module]]:
+        ignored = {*self._trainable_attributes_to_ignore(), "_module_sets", "_optimizers"}
+        for key, value in sorted(vars(self).items()):
+            if key in ignored:
+                continue
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(item, (tf.Module, tf.Variable)):
+                    yield key, item
+
+    def get_optimizer_and_module_sets(self) -> list[tuple[str, Any, list[tf.Module]]]:
+        """Who trains what: (algorithm name, optimiser or None, modules), this algorithm's sets first.
+
+        Raises:
+          ValueError: modules are left without an optimiser although this algorithm has none to give (only at the top).
+        """
+        claimed = {id(m) for modules in self._module_sets for m in modules}
+        rest: list[tf.Module] = []
+        below: list[tuple[str, Any, list[tf.Module]]] = []
+        for _, child in self._children():
+            if id(child) in claimed:
+                continue
+            if not isinstance(child, Algorithm):
+                rest.append(child)
+                continue
+            for name, optimizer, modules in child.get_optimizer_and_module_sets():
+                if optimizer is None:
+                    rest.extend(modules)
+                else:
+                    below.append((name, optimizer, modules))
+        sets = [(self.name, o, list(m)) for o, m in zip(self._optimizers, self._module_sets, strict=False)]
+        if self._optimizers and not sets:
+            sets = [(self.name, self._optimizers[0], [])]
+        if sets:
+            sets[0][2].extend(rest)
+        elif rest:
+            sets = [(self.name, None, rest)]
+        return sets + below
+
+    def optimized_variables(self) -> list[tuple[Any, list[tf.Variable]]]:
+        """For each optimiser its trainable variables, each variable once.
+
+        Raises:
+          ValueError: a variable has no optimiser, or two.
+        """
+        result, owner = [], {}
+        for name, optimizer, modules in self.get_optimizer_and_module_sets():
+            variables: list[tf.Variable] = []
+            for module in modules:
+                for v in [module] if isinstance(module, tf.Variable) else module.trainable_variables:
+                    if not v.trainable or any(v is w for w in variables):
+                        continue
+                    if v.ref() in owner:
+                        raise ValueError(f"Variable {v.name} is trained by {owner[v.ref()]} and by {name}; it must be one.")
+                    owner[v.ref()] = name
+                    variables.append(v)
+            if optimizer is None and variables:
+                raise ValueError(
+                    f"{self.name} has no optimizer for {[v.name for v in variables[:3]]}...: pass `optimizer`, e.g. Adam()."
+                )
+            if variables:
+                result.append((optimizer, variables))
+        return result
+
+    def build_optimizers(self) -> None:
+        """Creates all optimiser variables now, in the calling thread, so that a checkpoint sees them."""
+        for optimizer, variables in self.optimized_variables():
+            if hasattr(optimizer, "_create_all_weights"):
+                optimizer._create_all_weights(variables)
+            else:
+                optimizer.build(variables)
+
+    def get_optimizer_info(self) -> str:
+        """JSON text: for each optimiser its configuration and the names of its modules."""
+        info = []
+        for name, optimizer, modules in self.get_optimizer_and_module_sets():
+            config = None if optimizer is None else {k: repr(v) for k, v in optimizer.get_config().items()}
+            info.append({"algorithm": name, "optimizer": config, "modules": sorted(m.name for m in modules)})
+        return json.dumps(info, indent=1)
+
+    def predict(self, inputs: Nest, state: Nest = None) -> Any:
+        """Output for acting only; subclasses define it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no predict.")
+
+    def train_step(self, inputs: Nest, state: Nest = None) -> Any:
+        """Output and info for the loss, one time slice [B, ...]; subclasses define it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no train_step.")
+
+    def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
+        """The loss of [T, B] training infos; subclasses define it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no calc_loss.")
+
+    def after_train(self, training_info: TrainingInfo) -> None:
+        """Called in the graph after every update, such as to move target networks."""
+
+    def train_complete(
+        self,
+        tape: tf.GradientTape,
+        training_info: TrainingInfo,
+        valid_masks: tf.Tensor | None = None,
+        weight: float | tf.Tensor = 1.0,
+    ) -> tuple[LossInfo, list[tuple[tf.Tensor, tf.Variable]]]:
+        """Computes the loss under `tape`, and applies its gradients.
+
+        Args:
+          tape: the tape that has seen the forward pass; persistent when there are several optimisers.
+          training_info: [T, B].
+          valid_masks: float32 [T, B], 1 where a step counts; the mean is over these steps only.
+          weight: factor of the loss.
+
+        Returns:
+          the LossInfo, whose `loss` is the scalar that was minimised, and the gradients before clipping.
+        """
+        with tape:
+            loss_info = self.calc_loss(training_info)
+            loss = loss_info.loss
+            if isinstance(loss, tf.Tensor) and loss.shape.rank:
+                if valid_masks is None:
+                    loss = tf.reduce_mean(loss)
+                else:
+                    loss = tf.reduce_sum(loss * valid_masks) / tf.maximum(tf.reduce_sum(valid_masks), 1.0)
+            elif not isinstance(loss, tf.Tensor):
+                loss = tf.zeros([])
+            if isinstance(loss_info.scalar_loss, tf.Tensor):
+                loss += loss_info.scalar_loss
+            weighted = loss * weight
+        grads_and_vars = []
+        for optimizer, variables in self.optimized_variables():
+            grads = tape.gradient(weighted, variables)
+            grads_and_vars += list(zip(grads, variables, strict=True))
+            optimizer.apply_gradients(zip(self._clip(grads), variables, strict=True))
+        self.after_train(training_info)
+        return loss_info._replace(loss=loss), grads_and_vars
+
+    def _clip(self, grads: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
+        if self._gradient_clipping is None:
+            return grads
+        if self._clip_by_global_norm:
+            return tf.clip_by_global_norm(grads, self._gradient_clipping)[0]
+        return [None if g is None else tf.clip_by_norm(g, self._gradient_clipping) for g in grads]

@@ -1,0 +1,176 @@
+"""How a batch of segments is cut into sequences, shuffled into minibatches, and run through `train_step`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from alf.data_structures import ActionTimeStep, Experience, Nest, PolicyStep
+from alf.utils import nest_utils
+from alf.utils.common import reset_state_at_first
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The sizes of one training call: `sequences` of `length` steps, `size` a minibatch, `epochs` passes."""
+
+    sequences: int
+    length: int
+    size: int
+    epochs: int
+
+
+def plan(
+    batch: int, length: int, num_updates: int, mini_batch_size: int | None, mini_batch_length: int | None
+) -> Plan:
+    """Checks the sizes for data [batch, length] and returns them.
+
+    Raises:
+      ValueError: a size is not positive, or mini_batch_length does not divide the length of the data.
+    """
+    sequence_length = mini_batch_length or length
+    if length % sequence_length:
+        raise ValueError(f"mini_batch_length={sequence_length} does not divide the {length} steps of a segment.")
+    sequences = batch * length // sequence_length
+    size = mini_batch_size or sequences
+    if min(size, num_updates, sequence_length) < 1:
+        raise ValueError(
+            f"Sizes must be positive: mini_batch_size={mini_batch_size}, mini_batch_length={mini_batch_length}, "
+            f"num_updates={num_updates}."
+        )
+    return Plan(sequences, sequence_length, min(size, sequences), num_updates)
+
+
+def _bootstrap_row(experience: Experience) -> Experience:
+    """The bootstrap [B', ...] as one more row [B', 1, ...] of experience that took no action."""
+    time_step: ActionTimeStep = experience.bootstrap.time_step
+
+    def nothing(data: tf.Tensor) -> tf.Tensor:
+        return tf.zeros_like(data[:, :1])
+
+    row = tf.nest.map_structure(lambda x: x[:, tf.newaxis], time_step)
+    return Experience(
+        *row,
+        action=tf.nest.map_structure(nothing, experience.action),
+        rollout_info=tf.nest.map_structure(nothing, experience.rollout_info),
+        state=tf.nest.map_structure(nothing, experience.state),
+        policy_version=nothing(experience.policy_version),
+    )
+
+
+def cut(experience: Experience, length: int) -> tuple[Experience, bool]:
+    """Cuts [B', T, ...] into sequences [B' * T / length, length, ...].
+
+    With a bootstrap, every sequence gets the step that follows it as one more row, and True is returned.
+    """
+    batch, total = experience.step_type.shape[:2]
+    pieces = total // length
+    extended = experience.bootstrap != ()
+    if not extended:
+        cut_one = lambda x: tf.reshape(x, [batch * pieces, length, *x.shape[2:]])  # noqa: E731
+        return tf.nest.map_structure(cut_one, experience), False
+    row = _bootstrap_row(experience)
+    experience = tf.nest.map_structure(lambda x, r: tf.concat([x, r], 1), experience._replace(bootstrap=()), row)
+    if pieces == 1:
+        return experience, True
+    rows = tf.range(pieces)[:, tf.newaxis] * length + tf.range(length + 1)[tf.newaxis]
+
+    def overlapping(x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(tf.gather(x, rows, axis=1), [batch * pieces, length + 1, *x.shape[2:]])
+
+    return tf.nest.map_structure(overlapping, experience), True
+
+
+def time_major(batch: Nest) -> Nest:
+    """[b, L, ...] to [L, b, ...]."""
+    return tf.nest.map_structure(
+        lambda x: x[tf.newaxis, :, 0] if x.shape[1] == 1 else tf.transpose(x, [1, 0, *range(2, x.shape.rank)]), batch
+    )
+
+
+def run(
+    update: Callable[[tf.Tensor | None, tf.Tensor, tf.Tensor | float], tf.Tensor], plan: Plan, shuffle_seed: tf.Tensor
+) -> tf.Tensor:
+    """Runs `update(indices, step, weight)` over all minibatches of all epochs; returns the mean of its results.
+
+    Each epoch shuffles all sequences and uses each exactly once; a remainder makes a smaller last minibatch whose
+    weight is its share. All is one `tf.while_loop`, so the update is traced once however many minibatches there are.
+
+    Args:
+      update: gets the indices of a minibatch (None: all sequences, in order), the number of the gradient step and the
+        weight of the loss; returns a vector.
+      plan: the sizes.
+      shuffle_seed: int32 [2].
+    """
+    per_epoch = -(-plan.sequences // plan.size)
+    if per_epoch == 1:
+        if plan.epochs == 1:
+            return update(None, tf.constant(0), 1.0)
+        return _mean_of_loop(plan.epochs, lambda step: update(None, step, 1.0))
+    seeds = [tf.random.experimental.stateless_fold_in(shuffle_seed, epoch) for epoch in range(plan.epochs)]
+    sequences = tf.range(plan.sequences)
+    orders = tf.stack([tf.random.experimental.stateless_shuffle(sequences, seed) for seed in seeds])
+    ragged = plan.sequences % plan.size != 0
+
+    def minibatch(step: tf.Tensor) -> tf.Tensor:
+        begin = step % per_epoch * plan.size
+        indices = orders[step // per_epoch, begin : begin + plan.size]
+        if not ragged:
+            return update(tf.ensure_shape(indices, [plan.size]), step, 1.0)
+        return update(indices, step, tf.cast(tf.size(indices), tf.float32) / plan.size)
+
+    return _mean_of_loop(plan.epochs * per_epoch, minibatch)
+
+
+def _mean_of_loop(times: int, body: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """The mean of the vectors `body(0) .. body(times - 1)`."""
+    results = tf.TensorArray(tf.float32, times, element_shape=[None])
+    _, results = tf.while_loop(
+        lambda i, _: i < times, lambda i, r: (i + 1, r.write(i, body(i))), (0, results), parallel_iterations=1
+    )
+    return tf.reduce_mean(results.stack(), 0)
+
+
+def map_flat(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
+    """`f` on [L * b, ...] once; its result, distributions included, back as [L, b, ...]."""
+    length = exp.step_type.shape[0]
+    flat = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), exp)
+    return _with_params(f(flat), lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]))
+
+
+def _with_params(info: Nest, f: Callable[[tf.Tensor], tf.Tensor]) -> Nest:
+    spec = nest_utils.extract_spec(info)
+    params = tf.nest.map_structure(f, nest_utils.distributions_to_params(info))
+    return nest_utils.params_to_distributions(params, spec)
+
+
+def scan(step: Callable[[Experience, Nest], PolicyStep], exp: Experience, state: Nest) -> Nest:
+    """Runs `step` over the L rows of [L, b, ...] from `state`, which is zeroed at each FIRST; returns its infos [L, b, ...].
+
+    The loop is a `tf.while_loop`, through which gradients flow back in time.
+    """
+    length = exp.step_type.shape[0]
+    spec: list[Nest] = []
+
+    def run_one(t: tf.Tensor | int, state: Nest) -> tuple[Nest, Nest]:
+        now = tf.nest.map_structure(lambda x: x[t], exp)
+        result = step(now, reset_state_at_first(state, now.step_type))
+        spec[:] = [nest_utils.extract_spec(result.info)]
+        return result.state, nest_utils.distributions_to_params(result.info)
+
+    # The first step is outside of the loop: it tells what the loop has to store.
+    state, first = run_one(0, state)
+    arrays = tf.nest.map_structure(
+        lambda x: tf.TensorArray(x.dtype, length, element_shape=x.shape).write(0, x), first
+    )
+
+    def body(t: tf.Tensor, state: Nest, arrays: Nest) -> tuple[tf.Tensor, Nest, Nest]:
+        state, info = run_one(t, state)
+        return t + 1, state, tf.nest.map_structure(lambda a, x: a.write(t, x), arrays, info)
+
+    _, _, arrays = tf.while_loop(
+        lambda t, *_: t < length, body, (tf.constant(1), state, arrays), parallel_iterations=1
+    )
+    return nest_utils.params_to_distributions(tf.nest.map_structure(lambda a: a.stack(), arrays), spec[0])

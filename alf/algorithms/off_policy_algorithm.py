@@ -1,0 +1,199 @@
+"""Learning from recorded experience: one traced call an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from alf.algorithms import minibatch
+from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
+from alf.data_structures import Experience, LossInfo, Nest, StepType
+from alf.replay.experience_replayer import ExperienceReplayer, create_replayer
+from alf.utils import nest_utils, rng
+from alf.utils.common import is_stateless, zeros_from_spec
+
+
+@gin.configurable(module="alf")
+class OffPolicyAlgorithm(RLAlgorithm):
+    """An algorithm that is trained on what a replayer hands out."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._exp_replayer: ExperienceReplayer | None = None
+        self._after_train_hooks: list[Callable[[], None]] = []
+        self._iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
+        self._seed = tf.Variable(0, dtype=tf.int64, trainable=False, name="seed")
+        self._train_functions: dict[tuple[Any, ...], Any] = {}
+        self.last_train_metrics: dict[str, tf.Tensor] = {}
+
+    @property
+    def exp_replayer(self) -> ExperienceReplayer | None:
+        """The replayer that training takes from."""
+        return self._exp_replayer
+
+    @property
+    def iterations(self) -> tf.Variable:
+        """int64 []: how often `train` has run; it is the version that the weights are published under."""
+        return self._iterations
+
+    def set_seed(self, seed: int) -> None:
+        """Seeds the shuffling and every other random number of training."""
+        self._seed.assign(seed % (2**31))
+
+    def set_exp_replayer(
+        self, exp_replayer: str, num_envs: int, num_actors: int = 0, unroll_length: int = 0, learn_queue_cap: int = 0
+    ) -> None:
+        """Makes the replayer called `exp_replayer` the one that observes and is trained from.
+
+        Args:
+          exp_replayer: its name.
+          num_envs: single environments in total; the other sizes are the driver's, for replayers that need them.
+        """
+        del num_envs, num_actors, unroll_length, learn_queue_cap
+        if self._exp_replayer is not None:
+            self._exp_observers.remove(self._exp_replayer.observe)
+        self._exp_replayer = create_replayer(exp_replayer)
+        self.add_experience_observer(self._exp_replayer.observe)
+
+    def add_after_train_hook(self, hook: Callable[[], None]) -> None:
+        """Has `hook` called after each `train`; a driver publishes the new weights so."""
+        self._after_train_hooks.append(hook)
+
+    def remove_after_train_hook(self, hook: Callable[[], None]) -> None:
+        """Takes back `add_after_train_hook`."""
+        self._after_train_hooks.remove(hook)
+
+    def train(
+        self,
+        num_updates: int = 1,
+        mini_batch_size: int | None = None,
+        mini_batch_length: int | None = None,
+        whole_replay_buffer_training: bool = True,
+        clear_replay_buffer: bool = True,
+        update_counter_every_mini_batch: bool = False,
+    ) -> int:
+        """Trains on what the replayer hands out.
+
+        Args:
+          num_updates: passes over the data (whole_replay_buffer_training), else batches drawn.
+          mini_batch_size: sequences in one gradient step; all by default. Every sequence is used once a pass; a last,
+            smaller minibatch counts by its size.
+          mini_batch_length: L, steps in a sequence, a divisor of T; T by default.
+          whole_replay_buffer_training: train on everything, else on random samples.
+          clear_replay_buffer: forget the data afterwards (with whole_replay_buffer_training).
+          update_counter_every_mini_batch: unused here; the trainer's counter reads `last_train_updates`.
+
+        Returns:
+          The number of steps trained on, each pass counted.
+
+        Raises:
+          ValueError: no replayer is set, it is empty, or a size does not fit the data.
+        """
+        if self._exp_replayer is None:
+            raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
+        if whole_replay_buffer_training:
+            steps = self.train_from(self._exp_replayer.replay_all(), num_updates, mini_batch_size, mini_batch_length)
+            if clear_replay_buffer:
+                self._exp_replayer.clear()
+            return steps
+        if mini_batch_size is None or mini_batch_length is None:
+            raise ValueError("Training on samples needs mini_batch_size and mini_batch_length.")
+        steps = 0
+        for _ in range(num_updates):
+            steps += self.train_from(self._exp_replayer.replay(mini_batch_size, mini_batch_length), 1)
+        return steps
+
+    def train_from(
+        self,
+        experience: Experience,
+        num_updates: int = 1,
+        mini_batch_size: int | None = None,
+        mini_batch_length: int | None = None,
+    ) -> int:
+        """Trains on `experience` [B', T, ...] itself; arguments and result as in `train`."""
+        batch, length = experience.step_type.shape[:2]
+        plan = minibatch.plan(batch, length, num_updates, mini_batch_size, mini_batch_length)
+        function = self._train_functions.get(plan)
+        if function is None:
+            self.build_optimizers()
+            function = tf.function(lambda exp: self._train(exp, plan), autograph=False)
+            self._train_functions[plan] = function
+        with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+            self.last_train_metrics = function(experience)
+        for hook in self._after_train_hooks:
+            hook()
+        return batch * length * num_updates
+
+    # ---- the traced iteration ----
+
+    def _train(self, experience: Experience, plan: minibatch.Plan) -> dict[str, tf.Tensor]:
+        self._iterations.assign_add(1)
+        seed = tf.cast(tf.stack([self._seed, self._iterations]), tf.int32)
+        with rng.scope(seed):
+            experience = self.preprocess_experience(experience)
+            shuffle_seed, update_seed = rng.next_seed(), rng.next_seed()
+        sequences, extended = minibatch.cut(experience, plan.length)
+        names: list[str] = []
+
+        def update(indices: tf.Tensor | None, step: tf.Tensor, weight: tf.Tensor | float) -> tf.Tensor:
+            batch = sequences
+            if indices is not None:
+                batch = tf.nest.map_structure(lambda x: tf.gather(x, indices), sequences)
+            with rng.scope(tf.random.experimental.stateless_fold_in(update_seed, step)):
+                metrics = self._update(minibatch.time_major(batch), extended, weight)
+            names[:] = list(metrics)
+            return tf.stack(list(metrics.values()))
+
+        values = minibatch.run(update, plan, shuffle_seed)
+        return dict(zip(names, tf.unstack(values, num=len(names)), strict=True))
+
+    def _update(self, exp: Experience, extended: bool, weight: tf.Tensor | float) -> dict[str, tf.Tensor]:
+        """One gradient step on [L, b, ...] (L+1 rows when `extended`)."""
+        valid = tf.cast(tf.not_equal(exp.step_type, StepType.LAST), tf.float32)
+        if extended:
+            valid = tf.concat([valid[:-1], tf.zeros_like(valid[:1])], 0)
+        rollout_info = nest_utils.params_to_distributions(exp.rollout_info, self.rollout_info_spec_for_loss())
+        with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape:
+            info = self._run_train_steps(exp)
+        training_info = training_info_from(exp, info, rollout_info)
+        loss_info, grads_and_vars = self.train_complete(tape, training_info, valid, weight)
+        return self._train_metrics(loss_info, grads_and_vars, valid)
+
+    def rollout_info_spec_for_loss(self) -> Nest:
+        """Specs of `rollout_info` after `preprocess_experience`; by default as recorded."""
+        return self.rollout_info_spec
+
+    def _run_train_steps(self, exp: Experience) -> Nest:
+        """`train_step` over [L, b, ...]; returns its infos [L, b, ...]. Feed-forward algorithms take all steps at once."""
+        exp = exp._replace(bootstrap=())
+        if is_stateless(self.train_state_spec):
+            return minibatch.map_flat(lambda e: self.train_step(e, self._no_state()).info, exp)
+        batch_size = tf.shape(exp.step_type)[1]
+        if self.need_full_rollout_state():
+            state = tf.nest.map_structure(lambda s: s[0], exp.state)
+        else:
+            state = zeros_from_spec(self.train_state_spec, batch_size)
+        return minibatch.scan(self.train_step, exp._replace(state=()), state)
+
+    def _no_state(self) -> Nest:
+        return zeros_from_spec(self.train_state_spec, 1)
+
+    def _train_metrics(
+        self, loss_info: LossInfo, grads_and_vars: list[tuple[tf.Tensor, tf.Variable]], valid: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        metrics = {"loss": loss_info.loss}
+        total = tf.maximum(tf.reduce_sum(valid), 1.0)
+        for name, value in loss_info.extra.items() if loss_info.extra else ():
+            metrics[name] = tf.reduce_sum(value * valid) / total if value.shape.rank else value
+        grads = [g for g, _ in grads_and_vars if g is not None]
+        metrics["grad_norm"] = tf.linalg.global_norm(grads)
+        if self._summarize_grads_and_vars:
+            for grad, var in grads_and_vars:
+                if grad is not None:
+                    metrics[f"grad_norm/{var.name}"] = tf.norm(grad)
+                    metrics[f"var_norm/{var.name}"] = tf.norm(var)
+        return metrics

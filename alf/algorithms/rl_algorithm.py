@@ -1,0 +1,294 @@
+"""The base of algorithms that act: rollout, prediction, specs of what acting records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.algorithms.algorithm import Algorithm
+from alf.data_structures import (
+    ActionTimeStep,
+    Bootstrap,
+    Experience,
+    Nest,
+    PolicyStep,
+    TrainingInfo,
+)
+from alf.utils import nest_utils, rng
+from alf.utils.common import add_outer_dims, as_list, cast_transformer, is_stateless, zeros_from_spec
+
+# What `rollout` is asked for.
+ON_POLICY_TRAINING = 0
+OFF_POLICY_TRAINING = 1  # re-running recorded steps for the loss: no side effects
+ROLLOUT = 2  # acting to collect experience
+PREPARE_SPEC = 3  # fake data, only to learn shapes: no side effects
+
+_SPEC_BATCH = 2
+
+
+@gin.configurable(module="alf")
+class RLAlgorithm(Algorithm):
+    """An algorithm that acts in an environment and learns from what happened.
+
+    Subclasses define `rollout` (acting to collect), `train_step` (re-running a recorded step for the loss) and
+    `calc_loss`; `predict` where acting for evaluation differs, `preprocess_experience` for targets that are computed
+    once per batch.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        train_state_spec: Nest = (),
+        predict_state_spec: Nest = None,
+        optimizer: Any = None,
+        trainable_module_sets: Sequence[Sequence[tf.Module]] | None = None,
+        gradient_clipping: float | None = None,
+        clip_by_global_norm: bool = False,
+        reward_shaping_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        observation_transformer: Callable[[Nest], Nest] | Sequence[Callable[[Nest], Nest]] | None = cast_transformer,
+        debug_summaries: bool = False,
+        summarize_grads_and_vars: bool = False,
+        summarize_action_distributions: bool = False,
+        name: str = "RLAlgorithm",
+    ) -> None:
+        """Creates the algorithm; arguments not named here as in `Algorithm`.
+
+        Args:
+          observation_spec: nest of specs of one raw observation, as the environment gives it.
+          action_spec: nest of bounded specs of one action.
+          reward_shaping_fn: maps rewards [B] to the rewards that are learned from; metrics show the raw ones.
+          observation_transformer: one function or several, applied in order to the raw observations.
+          summarize_grads_and_vars: report norms of every gradient and variable.
+          summarize_action_distributions: report the parameters of the action distributions.
+        """
+        super().__init__(
+            train_state_spec=train_state_spec,
+            predict_state_spec=predict_state_spec,
+            optimizer=optimizer,
+            trainable_module_sets=trainable_module_sets,
+            gradient_clipping=gradient_clipping,
+            clip_by_global_norm=clip_by_global_norm,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._observation_spec = observation_spec
+        self._action_spec = action_spec
+        self._reward_shaping_fn = reward_shaping_fn
+        self._observation_transformers = as_list(observation_transformer)
+        self._use_rollout_state = False
+        self._exp_observers: list[Callable[[Experience], None]] = []
+        self._recorded_specs: tuple[Nest, Nest] | None = None
+        self.set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)
+
+    # ---- specs ----
+
+    @property
+    def observation_spec(self) -> Nest:
+        """Specs of one raw observation."""
+        return self._observation_spec
+
+    @property
+    def action_spec(self) -> Nest:
+        """Specs of one action."""
+        return self._action_spec
+
+    @property
+    def time_step_spec(self) -> ActionTimeStep:
+        """Specs of one raw time step, without batch axis."""
+        return self._time_step_spec(self._observation_spec)
+
+    def _time_step_spec(self, observation_spec: Nest) -> ActionTimeStep:
+        return ActionTimeStep(
+            step_type=tf.TensorSpec([], tf.int32),
+            reward=tf.TensorSpec([], tf.float32),
+            discount=tf.TensorSpec([], tf.float32),
+            observation=add_outer_dims(observation_spec, []),
+            prev_action=add_outer_dims(self._action_spec, []),
+            env_id=tf.TensorSpec([], tf.int32),
+        )
+
+    @property
+    def transformed_time_step_spec(self) -> ActionTimeStep:
+        """Specs of one time step as `rollout` sees it, without batch axis."""
+        return self._record_specs()[0]
+
+    @property
+    def rollout_info_spec(self) -> Nest:
+        """Specs of what `rollout` records, distributions as distribution specs."""
+        return self._record_specs()[1]
+
+    @property
+    def action_distribution_spec(self) -> Nest:
+        """Spec of the action distribution inside the rollout info; `()` where there is none."""
+        found = nest_utils.find_field(self.rollout_info_spec, "action_distribution")
+        return found[0] if found else ()
+
+    @property
+    def experience_spec(self) -> Experience:
+        """Specs of one recorded step, distributions as parameters, without the bootstrap."""
+        time_step = self.transformed_time_step_spec
+        return Experience(
+            *time_step[:6],
+            action=add_outer_dims(self._action_spec, []),
+            rollout_info=nest_utils.to_distribution_param_spec(self.rollout_info_spec),
+            state=add_outer_dims(self._train_state_spec, []) if self.need_full_rollout_state() else (),
+            policy_version=tf.TensorSpec([], tf.int64),
+        )
+
+    def _record_specs(self) -> tuple[Nest, Nest]:
+        """Finds the specs by acting once, eagerly, on zeros; this also builds layers that build themselves late."""
+        if self._recorded_specs is None:
+            raw = zeros_from_spec(self.time_step_spec, _SPEC_BATCH)
+            time_step = self.transform_timestep(raw)
+            state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
+            with rng.scope(tf.zeros([2], tf.int32)):
+                policy_step = self.rollout(time_step, state, PREPARE_SPEC)
+            tf.nest.assert_same_structure(policy_step.state, self._train_state_spec)
+            observation_spec = nest_utils.extract_spec(time_step.observation)
+            self._recorded_specs = (self._time_step_spec(observation_spec), nest_utils.extract_spec(policy_step.info))
+        return self._recorded_specs
+
+    # ---- acting ----
+
+    def transform_timestep(self, time_step: ActionTimeStep) -> ActionTimeStep:
+        """Shapes the reward and transforms the observation, in this order; a pure function of its input."""
+        reward, observation = time_step.reward, time_step.observation
+        if self._reward_shaping_fn is not None:
+            reward = self._reward_shaping_fn(reward)
+        for transformer in self._observation_transformers:
+            observation = transformer(observation)
+        return time_step._replace(reward=reward, observation=observation)
+
+    def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
+        """Acts to collect experience.
+
+        Args:
+          time_step: transformed, [B, ...].
+          state: nest as `train_state_spec` [B, ...]; rows at FIRST are already zero.
+          mode: one of the constants of this module.
+
+        Returns:
+          PolicyStep(action, state, info); `info` is recorded and comes back as `rollout_info`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no rollout.")
+
+    def act(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:
+        """One acting step of every driver: `rollout` with random numbers that follow from `seed`.
+
+        Args:
+          time_step: transformed, [B, ...].
+          state: recurrent state before the step, zero at FIRST, [B, ...].
+          seed: int32 [2].
+
+        Returns:
+          the PolicyStep, its info with distributions turned into their parameters.
+        """
+        with rng.scope(seed):
+            policy_step = self.rollout(time_step, state, ROLLOUT)
+        return policy_step._replace(info=nest_utils.distributions_to_params(policy_step.info))
+
+    def acting_variables(self) -> list[tf.Variable]:
+        """The variables that acting reads, in a fixed order: what a policy version consists of."""
+        self._record_specs()
+
+        @tf.function(autograph=False)
+        def probe() -> Nest:
+            time_step = self.transform_timestep(zeros_from_spec(self.time_step_spec, _SPEC_BATCH))
+            state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
+            return self.act(time_step, state, tf.zeros([2], tf.int32))
+
+        read = {v.ref() for v in probe.get_concrete_function().graph.variables}
+        return [v for v in self.variables if v.ref() in read]
+
+    # ---- learning ----
+
+    def preprocess_experience(self, experience: Experience) -> Experience:
+        """Computes, once per batch, what the losses need beside the recorded data.
+
+        Args:
+          experience: [B', T, ...] with a bootstrap [B', ...]; rollout_info with distributions as parameters.
+
+        Returns:
+          Experience of the same axes. With the bootstrap left in, the learner appends it as a last row; an algorithm
+          that has used it up replaces it by `()`.
+        """
+        return experience
+
+    def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
+        """Re-runs one recorded time slice [B, ...] under the current weights; see `rollout` for what it returns."""
+        raise NotImplementedError(f"{type(self).__name__} defines no train_step.")
+
+    def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
+        """Acts for evaluation; by default as `rollout` does.
+
+        Args:
+          inputs: transformed time step [B, ...].
+          state: nest as `predict_state_spec` [B, ...].
+          epsilon_greedy: the chance, a row, of a sampled instead of the most likely action.
+        """
+        return self.rollout(inputs, state, ON_POLICY_TRAINING)
+
+    # ---- experience observers ----
+
+    @property
+    def use_rollout_state(self) -> bool:
+        """Whether the state before each step is stored and recurrent training starts from it."""
+        return self._use_rollout_state
+
+    @use_rollout_state.setter
+    def use_rollout_state(self, flag: bool) -> None:
+        self._use_rollout_state = flag
+        for _, child in self._children():
+            if isinstance(child, RLAlgorithm):
+                child.use_rollout_state = flag
+
+    def need_full_rollout_state(self) -> bool:
+        """Whether experience must carry the recurrent state."""
+        return self._use_rollout_state and not is_stateless(self._train_state_spec)
+
+    @property
+    def exp_observers(self) -> list[Callable[[Experience], None]]:
+        """Functions that get every experience."""
+        return self._exp_observers
+
+    def add_experience_observer(self, f: Callable[[Experience], None]) -> None:
+        """Adds a function that gets every experience; shapes as in `observe`."""
+        self._exp_observers.append(f)
+
+    def observe(self, exp: Experience) -> None:
+        """Hands experience [Q, T, B, ...] (or [B, ...], one step) to the observers."""
+        if not self.need_full_rollout_state():
+            exp = exp._replace(state=())
+        for observer in self._exp_observers:
+            observer(exp)
+
+    def set_summary_settings(
+        self, summarize_grads_and_vars: bool = False, summarize_action_distributions: bool = False
+    ) -> None:
+        """Switches what `train` reports beside the losses."""
+        self._summarize_grads_and_vars = summarize_grads_and_vars
+        self._summarize_action_distributions = summarize_action_distributions
+
+
+def training_info_from(experience: Experience, info: Nest, rollout_info: Nest) -> TrainingInfo:
+    """What losses see, of experience [T, B, ...] and the infos of its steps."""
+    return TrainingInfo(
+        action=experience.action,
+        step_type=experience.step_type,
+        reward=experience.reward,
+        discount=experience.discount,
+        info=info,
+        rollout_info=rollout_info,
+        env_id=experience.env_id,
+    )
+
+
+def bootstrap_spec(algorithm: RLAlgorithm) -> Bootstrap:
+    """Specs of the bootstrap of a segment, without batch axis."""
+    return Bootstrap(
+        time_step=algorithm.transformed_time_step_spec, state=add_outer_dims(algorithm.train_state_spec, [])
+    )

@@ -1,0 +1,1 @@
+"""Drivers: who moves data between environments, actors and the learner."""

@@ -1,0 +1,395 @@
+"""The asynchronous driver: environment and actor threads collect while the learner learns."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.data_structures import Experience, PolicyStep
+from alf.drivers.acting import Server, queue_policy
+from alf.drivers.base import Driver, batched, check_env
+from alf.drivers.collector import SLOW_STEP_SECS, STEPPING, Collector
+from alf.drivers.coordinator import Coordinator
+from alf.drivers.lag import LagStats
+from alf.drivers.pacing import Pacer
+from alf.drivers.policy_store import PolicyStore
+from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
+from alf.drivers.threads import ActorThread, EnvThread, LogEntry, LogThread
+from alf.drivers.unroll import Segment, Unroller, executor, inline_call_spec, inline_policy, queue_call_spec
+
+# The learner waits in slices of this length, so that signals and failures of other threads get through.
+_WAIT_SECS = 0.25
+
+
+@gin.configurable(module="alf")
+class AsyncOffPolicyDriver(Driver):
+    """Collects with N environment threads and K actor threads, beside a learner in the calling thread.
+
+    Use: `start()`, then in a loop `run_async()` and `algorithm.train(...)`, and `stop()` in a `finally`. The axis
+    letters are those of `alf.data_structures`, with K actor queues of capacity A.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[Any] | None = None,
+        algorithm: OffPolicyAlgorithm | None = None,
+        num_actor_queues: int = 1,
+        unroll_length: int = 8,
+        learn_queue_cap: int = 1,
+        actor_queue_cap: int = 1,
+        observers: Sequence[Callable[..., Any]] | None = None,
+        metrics: Sequence[Callable[..., Any]] | None = None,
+        exp_replayer: str = "one_time",
+        *,
+        env_f: Callable[[], Any] | None = None,
+        num_envs: int | None = None,
+        mode: str = "async",
+        max_policy_lag: int | None = None,
+        random_seed: int | None = None,
+        stepping: str = "auto",
+        stall_timeout_secs: float = 120.0,
+        stop_timeout_secs: float = 5.0,
+    ) -> None:
+        """Checks everything and builds queues; threads start at `start()`.
+
+        Args:
+          envs: N batched environments of equal specs and batch size B. The driver owns them from now on, and closes them.
+          algorithm: acts and learns.
+          num_actor_queues: K, actor threads; thread i asks actor i mod K. 0 acts inside the environment threads, which is
+            faster for small networks.
+          unroll_length: T, steps in a segment.
+          learn_queue_cap: Q, segments in one learner batch.
+          actor_queue_cap: A, requests that make one forward pass of A*B rows; exactly A.
+          observers: called in the log thread as `f(trajectory [T, B, ...], env_thread_id)` for every segment.
+          metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
+          exp_replayer: "one_time" or "cycle_one_time".
+          env_f: makes one batched environment; with `num_envs` the other way to give the environments.
+          num_envs: N, how often `env_f` is called.
+          mode: "async"; "lockstep" (actors exactly one version behind) or "sync" (lag 0), both reproducible from the seed.
+          max_policy_lag: segments with an older step than this many versions are dropped and counted.
+          random_seed: seeds action sampling and shuffling; None draws one.
+          stepping: "graph" steps environments inside traced code, "host" in Python, "auto" measures and chooses for each.
+          stall_timeout_secs: an environment step or an observer that takes longer ends the run with an error.
+          stop_timeout_secs: how long `stop()` waits for threads.
+
+        Raises:
+          ValueError: sizes, specs or options that do not fit together; the message names them.
+        """
+        if algorithm is None:
+            raise ValueError("AsyncOffPolicyDriver needs an algorithm.")
+        if stepping not in STEPPING:
+            raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
+        if max_policy_lag is not None and max_policy_lag < 0:
+            raise ValueError(f"max_policy_lag must be 0 or more, got {max_policy_lag}.")
+        self._envs = _environments(envs, env_f, num_envs)
+        count, batch_size = len(self._envs), self._envs[0].batch_size
+        check_sizes(count, batch_size, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
+        for i, env in enumerate(self._envs):
+            if env.batch_size != batch_size:
+                raise ValueError(f"Environment {i} has batch size {env.batch_size} and environment 0 has {batch_size}; make them equal.")
+            check_env(env, algorithm, f"Environment {i}")
+        _check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
+        super().__init__(algorithm, count, batch_size, observers, metrics)
+        self._batch_size = batch_size
+        self._unroll_length = unroll_length
+        self._learn_queue_cap = learn_queue_cap
+        self._num_actor_queues = num_actor_queues
+        self._max_policy_lag = max_policy_lag
+        self._stall_timeout_secs = stall_timeout_secs
+        self._stop_timeout_secs = stop_timeout_secs
+        algorithm.set_exp_replayer(exp_replayer, count * batch_size, count, unroll_length, learn_queue_cap)
+        if random_seed is not None:
+            algorithm.set_seed(random_seed)
+
+        self._coord = Coordinator()
+        self._store = PolicyStore(algorithm.acting_variables())
+        self._pacer = Pacer(mode, count, learn_queue_cap, self._store)
+        spec = algorithm.experience_spec
+        self._queues = TFQueues(
+            count,
+            batch_size,
+            learn_queue_cap,
+            actor_queue_cap,
+            algorithm.transformed_time_step_spec,
+            PolicyStep(spec.action, algorithm.train_state_spec, spec.rollout_info),
+            unroll_length,
+            num_actor_queues,
+            algorithm.train_state_spec,
+        )
+        self._coord.on_stop(self._queues.close_all)
+        self._coord.on_stop(self._pacer.close)
+        self._lag = LagStats()
+        self._seeds = np.random.SeedSequence([random_seed, int(algorithm.iterations)] if random_seed is not None else None)
+        self._collectors = self._make_collectors(stepping)
+        self._threads: list[threading.Thread] = []
+        self._log_thread: LogThread | None = None
+        self._stop_lock = threading.Lock()
+        self._state = "new"
+        self._raised: BaseException | None = None
+        self._stack: Any = None
+        self._dropped_steps = 0
+        self._steps = 0
+
+    def _make_collectors(self, stepping: str) -> list[Collector]:
+        queues, collectors = self._queues, []
+        for i, (env, seed) in enumerate(zip(self._envs, self._seeds.spawn(len(self._envs)), strict=True)):
+            handles: tuple[tf.Tensor, ...] = ()
+            if self._num_actor_queues:
+                handles = (queues.actor_queues[i % self._num_actor_queues].handle, queues.action_return_queues[i].handle)
+            collectors.append(
+                Collector(env, i, i * self._batch_size, seed, handles, stepping, self._coord.should_stop)
+            )
+        return collectors
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Traces everything, publishes the first weights and starts the threads.
+
+        Raises:
+          RuntimeError: the driver was started before; a new run needs a new driver.
+        """
+        if self._state != "new":
+            raise RuntimeError(f"The driver is {self._state}: it can be started only once; make a new one.")
+        self._state = "running"
+        self._algorithm.add_after_train_hook(self._publish)
+        self._publish()
+        unroller, server = self._trace()
+        log = LogThread(
+            "alf-log",
+            len(self._envs),
+            self._batch_size,
+            self._observers,
+            self._metrics,
+            self._coord,
+            self._queues.log_queue,
+        )
+        self._log_thread = log
+        for k, seed in enumerate(self._seeds.spawn(self._num_actor_queues)):
+            self._threads.append(
+                ActorThread(f"alf-actor-{k}", self._coord, server, self._queues, k, self._pacer, self._unroll_length, seed)
+            )
+        for collector in self._collectors:
+            self._threads.append(
+                EnvThread(f"alf-env-{collector.thread}", self._coord, collector, self._queues, unroller, self._pacer)
+            )
+        for thread in [log, *self._threads]:
+            thread.start()
+
+    def _trace(self) -> tuple[Unroller, Server | None]:
+        inline = self._num_actor_queues == 0
+        variables = self._store.variables
+        call_spec = inline_call_spec(variables) if inline else queue_call_spec()
+        policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
+        collectors = self._collectors
+        unroller = Unroller(
+            self._algorithm,
+            self._batch_size,
+            self._unroll_length,
+            policy,
+            call_spec,
+            lambda thread, *action: collectors[int(thread)].step_flat(*action),
+        )
+        stepping = {c.stepping for c in collectors}
+        unroller.trace(["graph", "host"] if "auto" in stepping else sorted(stepping))
+        server = None if inline else Server(self._algorithm, variables, self._queues, self._pacer.paced)
+        return unroller, server
+
+    def _publish(self) -> None:
+        self._store.publish(int(self._algorithm.iterations))
+
+    def stop(self) -> None:
+        """Ends all threads, closes the environments, and gives metrics and observers all that the learner took.
+
+        Returns in bounded time from every state, any number of times, from any thread.
+
+        Raises:
+          Exception: the one that ended the driver, unless `run_async` has raised it before.
+        """
+        with self._stop_lock:
+            if self._state == "stopped":
+                return
+            running, self._state = self._state == "running", "stopped"
+            self._coord.request_stop()
+            if running:
+                self._algorithm.remove_after_train_hook(self._publish)
+                self._join()
+            else:
+                for collector in self._collectors:
+                    collector.close()
+        if self._coord.exception is not self._raised:
+            self._raised = self._coord.exception
+            self._coord.raise_if_failed()
+
+    def _join(self) -> None:
+        deadline = time.monotonic() + self._stop_timeout_secs
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._queues.log_queue.close()
+        assert self._log_thread is not None
+        self._log_thread.join(max(0.1, deadline - time.monotonic()))
+        for thread in [*self._threads, self._log_thread]:
+            if thread.is_alive():
+                logging.warning("%s did not end within %.0f s and is left behind: %s", thread.name, self._stop_timeout_secs, self._who_is_busy())
+
+    # ---- learner's side ----
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Not for this driver.
+
+        Raises:
+          RuntimeError: always; it names `run_async`.
+        """
+        raise RuntimeError("The asynchronous driver has no run(): call start() once and run_async() for each batch.")
+
+    def run_async(self) -> int:
+        """Waits for the next batch of Q segments and has the algorithm observe it.
+
+        Returns:
+          its steps, Q * T * B.
+
+        Raises:
+          RuntimeError: the driver is not running.
+          TimeoutError: an environment or observer has not answered for `stall_timeout_secs`.
+          Exception: whatever a thread failed with, with its own traceback.
+        """
+        exp, steps = self.get_training_exps()
+        self._algorithm.observe(exp)
+        return steps
+
+    def get_training_exps(self) -> tuple[Experience, int]:
+        """Waits for the next batch: Experience [Q, T, B, ...] and its steps Q * T * B; raises as `run_async`."""
+        if self._state != "running":
+            raise RuntimeError(f"The driver is {self._state}: call start() first, and nothing after stop().")
+        try:
+            self._pacer.request_batch()
+            segments: list[Segment] = []
+            while len(segments) < self._learn_queue_cap:
+                segments += self._take(self._learn_queue_cap - len(segments))
+            if self._stack is None:
+                self._stack = tf.function(_stack, autograph=False)
+            with executor():
+                exp = self._stack([s.experience for s in segments])
+        except QueueClosed:
+            self._raised = self._coord.exception
+            self._coord.raise_if_failed()
+            raise RuntimeError("The driver was stopped while the learner waited for data.") from None
+        steps = self._learn_queue_cap * self._unroll_length * self._batch_size
+        self._steps += steps
+        return exp, steps
+
+    def _take(self, count: int) -> list[Segment]:
+        """The next `count` segments less those that are too old."""
+        entries = self._patiently(lambda: self._queues.learn_queue.dequeue_many(count, _WAIT_SECS))
+        learner_version = int(self._algorithm.iterations)
+        kept = []
+        for thread, segment in entries:
+            entry = LogEntry(thread, segment)
+            self._patiently(lambda entry=entry: self._queues.log_queue.enqueue(entry, _WAIT_SECS))
+            oldest = self._lag.add(learner_version, segment.versions.numpy())
+            if self._max_policy_lag is not None and oldest > self._max_policy_lag and not self._pacer.paced:
+                self._dropped_steps += self._unroll_length * self._batch_size
+            else:
+                kept.append(segment)
+        return kept
+
+    def _patiently(self, attempt: Callable[[], Any]) -> Any:
+        """Repeats `attempt` while it times out; ends when another thread has failed, or does not answer any more."""
+        while True:
+            try:
+                return attempt()
+            except TimeoutError:
+                if self._coord.should_stop():
+                    raise QueueClosed("driver") from None
+                self._check_stall()
+
+    def _check_stall(self) -> None:
+        now = time.monotonic()
+        assert self._log_thread is not None
+        busy = [(f"environment {c.thread}", c.busy_since) for c in self._collectors]
+        busy.append(("an observer or metric", self._log_thread.busy_since))
+        for name, since in busy:
+            if since is not None and now - since > self._stall_timeout_secs:
+                error = TimeoutError(
+                    f"{name} has not returned for {now - since:.0f} s (stall_timeout_secs={self._stall_timeout_secs:g}): "
+                    "it hangs, or needs a longer limit."
+                )
+                self._coord.request_stop(error)
+
+    def _who_is_busy(self) -> str:
+        busy = [f"environment {c.thread} is in a step" for c in self._collectors if c.busy_since is not None]
+        if self._log_thread is not None and self._log_thread.busy_since is not None:
+            busy.append("an observer or metric is running")
+        return ", ".join(busy) or "nothing known"
+
+    # ---- telling ----
+
+    def stats(self) -> dict[str, float]:
+        """Scalars for displays: steps, lag, queue fill, restarts, drops, step time."""
+        collectors = self._collectors
+        return {
+            "env_steps": float(self._steps),
+            "policy_version": float(self._store.latest().version) if self._state != "new" else 0.0,
+            "learn_queue_fill": self._queues.learn_queue.size() / self._queues.learn_queue.capacity,
+            "log_queue_fill": self._queues.log_queue.size() / self._queues.log_queue.capacity,
+            "log_queue_wait_secs": self._queues.log_queue.waited_secs,
+            "dropped_steps": float(self._dropped_steps),
+            "restarts": float(sum(getattr(env, "restarts", 0) for env in self._envs)),
+            "env_step_ms": 1e3 * sum(c.step_secs for c in collectors) / len(collectors),
+            **self._lag.stats(),
+        }
+
+    def lag_histogram(self) -> np.ndarray:
+        """int64 [n]: how many acting steps had lag 0, 1, ..., n-1 (the last: n-1 or more)."""
+        return self._lag.histogram
+
+    def describe(self) -> str:
+        """How the driver acts and steps, and why."""
+        acting = (
+            f"{self._num_actor_queues} actor threads" if self._num_actor_queues else "acting inside the environment threads"
+        )
+        how = "; ".join(
+            f"environment {c.thread} is stepped "
+            + {"graph": "inside the graph", "host": "outside the graph", "auto": "on trial"}[c.stepping]
+            + f" ({1e3 * c.step_secs:.2f} ms a step, limit {1e3 * SLOW_STEP_SECS:g} ms)"
+            for c in self._collectors
+        )
+        return f"{len(self._envs)} environments of batch {self._batch_size}, {acting}; {how}."
+
+
+def _environments(
+    envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None
+) -> list[Any]:
+    if (envs is None) == (env_f is None):
+        raise ValueError("Give the environments either as envs=[...] or as env_f=... with num_envs=...")
+    if envs is None:
+        if not num_envs or num_envs < 1:
+            raise ValueError(f"env_f needs num_envs of at least 1, got {num_envs}.")
+        assert env_f is not None
+        envs = [env_f() for _ in range(num_envs)]
+    if not envs:
+        raise ValueError("AsyncOffPolicyDriver needs at least one environment, got none.")
+    return [batched(env) for env in envs]
+
+
+def _check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: int, num_actor_queues: int) -> None:
+    if mode == "async" or num_actor_queues == 0:
+        return
+    if actor_queue_cap * num_actor_queues != num_envs or learn_queue_cap % num_envs:
+        raise ValueError(
+            f"mode={mode!r} with actor threads needs actor_queue_cap * num_actor_queues == num_envs and learn_queue_cap a "
+            f"multiple of num_envs, so that every forward pass has the same rows; got {actor_queue_cap} * {num_actor_queues}, "
+            f"num_envs={num_envs}, learn_queue_cap={learn_queue_cap}. Set num_actor_queues=0, or change the sizes."
+        )
+
+
+def _stack(experiences: list[Experience]) -> Experience:
+    return tf.nest.map_structure(lambda *x: x[0][tf.newaxis] if len(x) == 1 else tf.stack(x), *experiences)

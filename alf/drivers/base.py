@@ -1,0 +1,98 @@
+"""What all drivers share: the algorithm, metrics, observers, the checks of environment against algorithm."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.environments import tf_py_environment
+from tf_agents.specs import tensor_spec
+
+from alf.algorithms.rl_algorithm import RLAlgorithm
+from alf.environments.batched_environment import BatchedEnvironment
+from alf.metrics.metrics import AverageEpisodeLengthMetric, AverageReturnMetric, EnvironmentSteps, NumberOfEpisodes
+
+
+def batched(env: Any) -> BatchedEnvironment:
+    """The batched Python environment behind `env`, which may be wrapped for TensorFlow.
+
+    Raises:
+      ValueError: it is not batched.
+    """
+    if isinstance(env, tf_py_environment.TFPyEnvironment):
+        env = env.pyenv
+    if not getattr(env, "batched", False):
+        raise ValueError(
+            f"{type(env).__name__} is not a batched environment: make one with alf.environments.create_environment."
+        )
+    return env
+
+
+def check_env(env: BatchedEnvironment, algorithm: RLAlgorithm, name: str = "The environment") -> None:
+    """Raises ValueError when the specs of an environment are not those that the algorithm was built for."""
+    for what, of_env, of_algorithm in (
+        ("observation", env.observation_spec(), algorithm.observation_spec),
+        ("action", env.action_spec(), algorithm.action_spec),
+    ):
+        mine, theirs = _shapes(of_env), _shapes(of_algorithm)
+        if mine != theirs:
+            raise ValueError(
+                f"{name} has {what} spec {mine} and the algorithm was built for {theirs}: build it from this environment's specs."
+            )
+
+
+def _shapes(spec: Any) -> Any:
+    return tf.nest.map_structure(lambda s: f"{s.dtype.name}{s.shape.as_list()}", tensor_spec.from_spec(spec))
+
+
+class Driver(abc.ABC):
+    """Moves data between environments, an algorithm, metrics and observers."""
+
+    def __init__(
+        self,
+        algorithm: RLAlgorithm,
+        num_envs: int,
+        batch_size: int,
+        observers: Sequence[Callable[..., Any]] | None,
+        metrics: Sequence[Callable[..., Any]] | None,
+    ) -> None:
+        self._algorithm = algorithm
+        self._observers = list(observers or [])
+        sizes = {"num_envs": num_envs, "env_batch_size": batch_size}
+        self._standard_metrics = [
+            NumberOfEpisodes(),
+            EnvironmentSteps(),
+            AverageReturnMetric(**sizes),
+            AverageEpisodeLengthMetric(**sizes),
+        ]
+        self._metrics = [*self._standard_metrics, *(metrics or [])]
+
+    @property
+    def algorithm(self) -> RLAlgorithm:
+        """The algorithm that acts."""
+        return self._algorithm
+
+    @property
+    def observers(self) -> list[Callable[..., Any]]:
+        """Called with every trajectory."""
+        return self._observers
+
+    def get_step_metrics(self) -> list[Any]:
+        """Number of episodes and environment steps."""
+        return self._metrics[:2]
+
+    def get_metrics(self) -> list[Any]:
+        """Episodes, environment steps, average return, average episode length, then the user's."""
+        return list(self._metrics)
+
+    def stats(self) -> dict[str, float]:
+        """Scalars about the driver itself; empty where there is nothing to say."""
+        return {}
+
+    def start(self) -> None:
+        """Starts what the driver runs in the background."""
+
+    def stop(self) -> None:
+        """Ends it and closes the environments; may be called any number of times."""

@@ -1,0 +1,132 @@
+"""One environment's stream of segments, for the thread that owns the environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from alf.data_structures import TimeStep
+from alf.drivers.policy_store import Snapshot
+from alf.drivers.unroll import Call, Carry, Segment, Unroller, control_of
+from alf.environments.batched_environment import BatchedEnvironment
+
+# An environment whose batched step takes longer is stepped between calls of TensorFlow: the calls cost about 0.2 ms,
+# and Python is then free to watch the environment.
+SLOW_STEP_SECS = 2e-3
+_MEASURED_STEPS = 8
+
+STEPPING = ("auto", "graph", "host")
+
+
+class StopUnroll(Exception):
+    """Ends an unroll whose driver is stopping."""
+
+
+class Collector:
+    """Steps one batched environment; the carry between segments is here, and nobody else touches the environment."""
+
+    def __init__(
+        self,
+        env: BatchedEnvironment,
+        thread: int,
+        first_env_id: int,
+        seed: np.random.SeedSequence,
+        handles: Sequence[tf.Tensor] = (),
+        stepping: str = "auto",
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Creates the collector without touching the environment.
+
+        Args:
+          env: the environment, owned from now on.
+          thread: its number among the driver's environments.
+          first_env_id: id of its row 0.
+          seed: source of the seeds of its segments.
+          handles: the queues to ask an actor through; none when acting inline.
+          stepping: "graph", "host", or "auto": the first steps are taken on the host and their time decides.
+          should_stop: asked at each step.
+        """
+        self.env = env
+        self.thread = thread
+        self.stepping = stepping
+        self.failure: BaseException | None = None
+        self.step_secs = 0.0
+        self.busy_since: float | None = None
+        self._constants = (tf.constant(thread), tf.constant(first_env_id))
+        self._handles = tuple(handles)
+        self._rng = np.random.default_rng(seed)
+        self._should_stop = should_stop
+        self._carry: Carry | None = None
+        self._action_spec = env.action_spec()
+        self._steps = 0
+
+    def collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
+        """The stream's next segment, acted under `snapshot`.
+
+        Raises:
+          StopUnroll: the driver is stopping.
+          Exception: what the environment raised.
+        """
+        if self._carry is None:
+            self._carry = unroller.initial_carry(self._watched(self.env.reset))
+        seed = self._rng.integers(0, 2**30, 2, dtype=np.int32)
+        thread, first_env_id = self._constants
+        # An actor has weights of its own.
+        weights = () if self._handles else snapshot.weights
+        call = Call(
+            weights, tf.constant(snapshot.version, tf.int64), self._handles, tf.constant(seed), thread, first_env_id
+        )
+        try:
+            if self.stepping == "graph":
+                segment, self._carry = unroller.unroll(call, self._carry)
+            else:
+                segment, self._carry = unroller.unroll_on_host(call, self._carry, self.step)
+                self._choose_stepping()
+        except tf.errors.OpError:
+            # What the environment raised inside the graph comes out as an error of TensorFlow.
+            if self.failure is not None:
+                raise self.failure from None
+            raise
+        return segment
+
+    def step(self, action: Any) -> TimeStep:
+        """Steps the environment, watching how long it takes."""
+        if self._should_stop():
+            self.failure = StopUnroll()
+            raise self.failure
+        begin = time.monotonic()
+        time_step = self._watched(self.env.step, action)
+        secs = time.monotonic() - begin
+        self._steps += 1
+        # A moving average that starts as a plain one.
+        self.step_secs += max(0.1, 1 / self._steps) * (secs - self.step_secs)
+        return time_step
+
+    def step_flat(self, *flat_action: np.ndarray) -> list[np.ndarray]:
+        """Steps the environment from inside the graph: control and flat observation."""
+        plain = len(flat_action) == 1 and not isinstance(self._action_spec, (list, tuple, dict))
+        action = flat_action[0] if plain else tf.nest.pack_sequence_as(self._action_spec, flat_action)
+        time_step = self.step(action)
+        return [control_of(time_step), *tf.nest.flatten(time_step.observation)]
+
+    def _watched(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:
+        self.busy_since = time.monotonic()
+        try:
+            return function(*args)
+        except BaseException as e:
+            self.failure = e
+            raise
+        finally:
+            self.busy_since = None
+
+    def _choose_stepping(self) -> None:
+        if self.stepping == "auto" and self._steps >= _MEASURED_STEPS:
+            self.stepping = "host" if self.step_secs > SLOW_STEP_SECS else "graph"
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()

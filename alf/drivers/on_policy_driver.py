@@ -1,0 +1,62 @@
+"""The on-policy driver: collect a little, train on it once, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.data_structures import ActionTimeStep, Nest
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+
+
+@gin.configurable(module="alf")
+class OnPolicyDriver(SyncOffPolicyDriver):
+    """Collects `train_interval` steps and trains on them once, in turns.
+
+    The loss re-runs the segment under the weights that acted, so its gradient is the on-policy gradient.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        algorithm: OffPolicyAlgorithm,
+        observers: Sequence[Callable[..., Any]] | None = None,
+        metrics: Sequence[Callable[..., Any]] | None = None,
+        training: bool = True,
+        train_interval: int = 20,
+        *,
+        random_seed: int | None = None,
+        stepping: str = "auto",
+    ) -> None:
+        """Creates the driver; arguments not named here as in SyncOffPolicyDriver.
+
+        Args:
+          training: False only collects.
+          train_interval: T, steps between two updates.
+        """
+        super().__init__(
+            env, algorithm, train_interval, "one_time", observers, metrics, random_seed=random_seed, stepping=stepping
+        )
+        self._training = training
+
+    def run(  # type: ignore[override]
+        self, max_num_steps: int | None = None, time_step: ActionTimeStep | None = None, policy_state: Nest = None
+    ) -> tuple[ActionTimeStep, Nest, int]:
+        """Collects and trains until at least `max_num_steps` single steps are made.
+
+        Returns:
+          the time step [B, ...], the policy state, and the steps made.
+        """
+        before = self._steps
+        super().run(max_num_steps, time_step, policy_state)
+        assert self._position is not None
+        return (*self._position, self._steps - before)
+
+    def _run_once(self) -> int:
+        steps = super()._run_once()
+        if self._training:
+            self._algorithm.train()
+        return steps

@@ -1,0 +1,75 @@
+"""Versioned, consistent weights between the learner and those who act.
+
+A version is a tuple of immutable tensors. Traced acting code takes them as arguments and reads them in place of the
+variables (`reading`), so one traced function serves every actor and every version, no actor keeps variables of its own,
+and no forward pass can see half of an update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Snapshot(NamedTuple):
+    """Weights of one version: `weights` are the values of the store's variables, in their order."""
+
+    version: int
+    weights: tuple[tf.Tensor, ...]
+
+
+@contextlib.contextmanager
+def reading(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
+    """While tracing inside this block, reading a variable gives the tensor at its place in `values`.
+
+    Uses the value cache that TensorFlow's resource variables have for variables pinned to a caching device. It is for
+    tracing in the main thread, before any other thread runs the variables.
+    """
+    plain = [getattr(v, "_variable", v) for v in variables]
+    for variable, value in zip(plain, values, strict=True):
+        variable._cached_value = value
+    try:
+        yield
+    finally:
+        for variable in plain:
+            variable._cached_value = None
+
+
+class PolicyStore:
+    """Holds the newest published version of a fixed list of variables."""
+
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+        self._variables = list(variables)
+        self._lock = threading.Lock()
+        self._latest: Snapshot | None = None
+        # Reading shares the variable's buffer; the next update of the variable copies it before it writes.
+        self._read = tf.function(lambda: tuple(v.read_value() for v in self._variables), autograph=False)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables whose values a version holds."""
+        return self._variables
+
+    def publish(self, version: int) -> Snapshot:
+        """Makes the present values the newest version; called by the learner only, between its updates.
+
+        Raises:
+          ValueError: `version` is older than the newest.
+        """
+        snapshot = Snapshot(version, self._read())
+        with self._lock:
+            if self._latest is not None and version < self._latest.version:
+                raise ValueError(f"Version {version} is older than the published {self._latest.version}: versions only grow.")
+            self._latest = snapshot
+        return snapshot
+
+    def latest(self) -> Snapshot:
+        """The newest version; RuntimeError before the first is published."""
+        with self._lock:
+            if self._latest is None:
+                raise RuntimeError("No weights are published yet: the driver publishes them at start().")
+            return self._latest

@@ -1,0 +1,137 @@
+"""Drivers that collect in the calling thread, one segment at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.data_structures import ActionTimeStep, Nest
+from alf.drivers.base import Driver, batched, check_env
+from alf.drivers.collector import Collector
+from alf.drivers.policy_store import PolicyStore
+from alf.drivers.queues import check_sizes
+from alf.drivers.threads import feed
+from alf.drivers.unroll import Unroller, inline_call_spec, inline_policy
+from alf.replay.experience_replayer import segments_of
+
+
+@gin.configurable(module="alf")
+class SyncOffPolicyDriver(Driver):
+    """Collects segments of `unroll_length` steps from one batched environment and has the algorithm observe them.
+
+    The same traced unroll as the asynchronous driver's, without threads. Train between calls of `run`.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        algorithm: OffPolicyAlgorithm,
+        unroll_length: int = 8,
+        exp_replayer: str = "one_time",
+        observers: Sequence[Callable[..., Any]] | None = None,
+        metrics: Sequence[Callable[..., Any]] | None = None,
+        *,
+        random_seed: int | None = None,
+        stepping: str = "auto",
+    ) -> None:
+        """Checks everything; the environment is first touched by `run`.
+
+        Args:
+          env: a batched environment, owned by the driver from now on.
+          algorithm: acts and learns.
+          unroll_length: T, steps in a segment.
+          exp_replayer: "one_time" or "cycle_one_time".
+          observers: called as `f(trajectory [T, B, ...])`.
+          metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
+          random_seed: seeds action sampling and shuffling; None draws one.
+          stepping: as in AsyncOffPolicyDriver.
+
+        Raises:
+          ValueError: sizes or specs that do not fit.
+        """
+        env = batched(env)
+        check_sizes(1, env.batch_size, 1, 1, unroll_length, 0)
+        check_env(env, algorithm)
+        super().__init__(algorithm, 1, env.batch_size, observers, metrics)
+        self._unroll_length = unroll_length
+        self._batch_size = env.batch_size
+        algorithm.set_exp_replayer(exp_replayer, env.batch_size, 1, unroll_length, 1)
+        if random_seed is not None:
+            algorithm.set_seed(random_seed)
+        self._store = PolicyStore(algorithm.acting_variables())
+        seed = np.random.SeedSequence([random_seed, int(algorithm.iterations)] if random_seed is not None else None)
+        self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping)
+        self._unroller: Unroller | None = None
+        self._position: tuple[ActionTimeStep, Nest] | None = None
+        self._steps = 0
+
+    def run(
+        self, max_num_steps: int | None = None, time_step: ActionTimeStep | None = None, policy_state: Nest = None
+    ) -> tuple[ActionTimeStep, Nest]:
+        """Collects whole segments until at least `max_num_steps` single steps are made; one segment by default.
+
+        Args:
+          max_num_steps: steps of single environments, rounded up to whole segments.
+          time_step: None, or what the last call returned: a driver goes on where its environment stands.
+          policy_state: likewise.
+
+        Returns:
+          the time step [B, ...] and the policy state after the last step.
+
+        Raises:
+          ValueError: `time_step` is not that of the last call.
+        """
+        if time_step is not None and (self._position is None or time_step is not self._position[0]):
+            raise ValueError("The driver goes on where its environment stands: pass the time_step that the last run() returned, or None.")
+        del policy_state
+        per_segment = self._unroll_length * self._batch_size
+        for _ in range(math.ceil((max_num_steps or per_segment) / per_segment)):
+            self._run_once()
+        assert self._position is not None
+        return self._position
+
+    def _run_once(self) -> int:
+        """Collects one segment, which metrics, observers and the algorithm then see; returns its steps."""
+        if self._unroller is None:
+            self._unroller = self._trace()
+        snapshot = self._store.publish(int(self._algorithm.iterations))
+        segment = self._collector.collect(self._unroller, snapshot)
+        feed(self._metrics, self._observers, segment)
+        self._algorithm.observe(segments_of(segment.experience))
+        bootstrap = segment.experience.bootstrap
+        self._position = (bootstrap.time_step, bootstrap.state)
+        steps = self._unroll_length * self._batch_size
+        self._steps += steps
+        return steps
+
+    def _trace(self) -> Unroller:
+        variables, collector = self._store.variables, self._collector
+        unroller = Unroller(
+            self._algorithm,
+            self._batch_size,
+            self._unroll_length,
+            inline_policy(self._algorithm, variables),
+            inline_call_spec(variables),
+            lambda thread, *action: collector.step_flat(*action),
+        )
+        unroller.trace(["graph", "host"] if collector.stepping == "auto" else [collector.stepping])
+        return unroller
+
+    def stats(self) -> dict[str, float]:
+        """Steps, restarts and step time."""
+        return {
+            "env_steps": float(self._steps),
+            "policy_version": float(int(self._algorithm.iterations)),
+            "restarts": float(getattr(self._collector.env, "restarts", 0)),
+            "env_step_ms": 1e3 * self._collector.step_secs,
+        }
+
+    def stop(self) -> None:
+        """Closes the environment; may be called any number of times."""
+        self._collector.close()

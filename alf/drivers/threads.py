@@ -1,0 +1,190 @@
+"""The threads of the asynchronous driver. Each ends when the coordinator asks, or takes the others down with its error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tf_agents.trajectories import trajectory
+
+from alf.drivers.acting import Server
+from alf.drivers.collector import Collector, StopUnroll
+from alf.drivers.coordinator import Coordinator
+from alf.drivers.pacing import Pacer
+from alf.drivers.queues import QueueClosed, SegmentQueue, TFQueues
+from alf.drivers.unroll import Segment, Unroller
+
+# What a thread runs into when the driver stops while it waits or steps.
+_STOPPED = (QueueClosed, StopUnroll, tf.errors.CancelledError, tf.errors.OutOfRangeError)
+
+
+class _DriverThread(threading.Thread):
+    """A thread whose first error stops all threads of the driver."""
+
+    def __init__(self, name: str, coord: Coordinator) -> None:
+        # A thread stuck in an environment must not keep the interpreter from ending; stop() joins all others.
+        super().__init__(name=name, daemon=True)
+        self._coord = coord
+        self._device = context.context().device_name
+
+    def run(self) -> None:
+        """Works until the coordinator stops."""
+        try:
+            with tf.device(self._device):
+                self._work()
+        except _STOPPED as e:
+            # Without a stop request nobody closed the queues, so it is an error of its own.
+            self._coord.request_stop(e)
+        except BaseException as e:  # noqa: BLE001: whatever it is, the learner has to hear of it
+            self._coord.request_stop(e)
+        finally:
+            self._leave()
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        """Frees what the thread owns."""
+
+
+class EnvThread(_DriverThread):
+    """Steps one batched environment and ships its segments to the learner."""
+
+    def __init__(
+        self,
+        name: str,
+        coord: Coordinator,
+        collector: Collector,
+        tf_queues: TFQueues,
+        unroller: Unroller,
+        pacer: Pacer,
+    ) -> None:
+        """Creates the thread; the environment inside `collector` is its own from now on."""
+        super().__init__(name, coord)
+        self.collector = collector
+        self._queue = tf_queues.learn_queue
+        self._unroller = unroller
+        self._pacer = pacer
+
+    def _work(self) -> None:
+        thread, round_ = self.collector.thread, 0
+        while not self._coord.should_stop():
+            snapshot = self._pacer.snapshot_for(thread, round_)
+            segment = self.collector.collect(self._unroller, snapshot)
+            self._pacer.deliver(thread, round_, lambda segment=segment: self._queue.enqueue((thread, segment)))
+            round_ += 1
+
+    def _leave(self) -> None:
+        self.collector.close()
+
+
+class ActorThread(_DriverThread):
+    """Answers the requests of one actor queue, A at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        coord: Coordinator,
+        server: Server,
+        tf_queues: TFQueues,
+        id: int,
+        pacer: Pacer,
+        unroll_length: int,
+        seed: np.random.SeedSequence,
+    ) -> None:
+        super().__init__(name, coord)
+        self._server = server
+        self._handle = tf_queues.actor_queues[id].handle
+        self._first_thread = id
+        self._pacer = pacer
+        self._unroll_length = unroll_length
+        self._rng = np.random.default_rng(seed)
+
+    def _work(self) -> None:
+        forwards = 0
+        while not self._coord.should_stop():
+            # When paced, every forward pass serves one step of each of the actor's environments.
+            snapshot = self._pacer.snapshot_for(self._first_thread, forwards // self._unroll_length)
+            seed = tf.constant(self._rng.integers(0, 2**30, 2, dtype=np.int32))
+            self._server.serve(snapshot, self._handle, seed)
+            forwards += 1
+
+
+class LogEntry(NamedTuple):
+    """A segment on its way to metrics and observers."""
+
+    thread: int
+    segment: Segment
+
+
+class LogThread(_DriverThread):
+    """Feeds metrics and observers with every segment that the learner took, in order per environment."""
+
+    def __init__(
+        self,
+        name: str,
+        num_envs: int,
+        env_batch_size: int,
+        observers: Sequence[Callable[..., Any]],
+        metrics: Sequence[Callable[..., Any]],
+        coord: Coordinator,
+        queue: SegmentQueue,
+    ) -> None:
+        """Creates the thread; metrics and observers are called as `m(trajectory [T, B, ...], env_thread_id)`."""
+        super().__init__(name, coord)
+        del num_envs, env_batch_size
+        self._observers = list(observers)
+        self._metrics = list(metrics)
+        self._queue = queue
+        self.busy_since: float | None = None
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The metrics that are fed."""
+        return self._metrics
+
+    def _work(self) -> None:
+        while True:
+            try:
+                entry = self._queue.dequeue()
+            except QueueClosed:
+                return  # closed and drained
+            self.busy_since = time.monotonic()
+            feed(self._metrics, self._observers, entry.segment, entry.thread)
+            self.busy_since = None
+
+
+def feed(
+    metrics: Sequence[Callable[..., Any]],
+    observers: Sequence[Callable[..., Any]],
+    segment: Segment,
+    *args: Any,
+) -> None:
+    """Calls metrics and observers with the trajectory of a segment and `args`; metrics get no observations."""
+    if metrics:
+        numbers = trajectory_of(segment, with_data=False)
+        for metric in metrics:
+            metric(numbers, *args)
+    if observers:
+        full = trajectory_of(segment, with_data=True)
+        for observer in observers:
+            observer(full, *args)
+
+
+def trajectory_of(segment: Segment, with_data: bool) -> trajectory.Trajectory:
+    """The segment as a TF-Agents Trajectory [T, B, ...]: reward and discount are those that the action led to."""
+    exp, outcome = segment.experience, segment.outcome.numpy()
+    return trajectory.Trajectory(
+        step_type=exp.step_type.numpy(),
+        observation=exp.observation if with_data else (),
+        action=exp.action if with_data else (),
+        policy_info=exp.rollout_info if with_data else (),
+        next_step_type=outcome[:, 0].astype(np.int32),
+        reward=outcome[:, 1],
+        discount=outcome[:, 2],
+    )

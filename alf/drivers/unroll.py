@@ -1,0 +1,294 @@
+"""The traced functions that turn T steps of one batched environment into a segment.
+
+They are traced once, in the main thread, and shared by all environment threads of a driver: what differs between
+threads (environment, queues, weights, seeds) comes in as tensors. AutoGraph is off, since converting network code costs
+seconds at start. All run on TensorFlow's single-threaded executor, in the calling thread: small operations cost less
+there than their way to a thread pool, and an environment stepped inside the graph holds no thread that the learner needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from alf.algorithms.rl_algorithm import RLAlgorithm
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep, StepType, TimeStep
+from alf.drivers.policy_store import reading
+from alf.utils.common import add_outer_dims, broadcast_mask, reset_state_at_first
+
+# The three numbers of a step, stacked in one float32 array [3, B] on the way through the graph.
+_STEP_TYPE, _REWARD, _DISCOUNT = 0, 1, 2
+
+
+class Carry(NamedTuple):
+    """Where a stream stands between two segments, [B, ...]: what came last from the environment and from the policy."""
+
+    control: tf.Tensor
+    observation: Nest
+    prev_action: Nest
+    state: Nest
+
+
+class Segment(NamedTuple):
+    """T consecutive steps of one environment thread.
+
+    `experience` [T, B, ...] with its bootstrap [B, ...]; `outcome` float32 [T, 3, B]: step type, raw reward and discount
+    of the step that each action led to; `versions` int64 [T]: the weights that acted.
+    """
+
+    experience: Experience
+    outcome: tf.Tensor
+    versions: tf.Tensor
+
+
+def executor() -> contextlib.AbstractContextManager[None]:
+    """The executor under which traced acting code is traced and called."""
+    return context.function_executor_type("SINGLE_THREADED_EXECUTOR")
+
+
+def control_of(time_step: TimeStep) -> np.ndarray:
+    """step_type, reward and discount [B] of a time step as float32 [3, B]."""
+    control = np.empty((3, len(time_step.step_type)), np.float32)
+    control[_STEP_TYPE] = time_step.step_type
+    control[_REWARD] = time_step.reward
+    control[_DISCOUNT] = time_step.discount
+    return control
+
+
+class Call(NamedTuple):
+    """What one call of a traced acting function needs beside the carry.
+
+    `weights` and `version`: a snapshot; `handles`: resources [2] of the actor queue and the return queue (empty when
+    acting inline); `seed` int32 [2]; `thread` int32: number of the environment thread; `first_env_id` int32.
+    """
+
+    weights: tuple[tf.Tensor, ...]
+    version: tf.Tensor
+    handles: tuple[tf.Tensor, ...]
+    seed: tf.Tensor
+    thread: tf.Tensor
+    first_env_id: tf.Tensor
+
+
+class Kept(NamedTuple):
+    """What is recorded of acting at one step, [B, ...]."""
+
+    reward: tf.Tensor
+    observation: Nest
+    action: Nest
+    rollout_info: Nest
+    state: Nest
+
+
+# Acts at (call, transformed time step, state before the step, number of the step).
+Policy = Callable[[Call, ActionTimeStep, Nest, tf.Tensor], tuple[PolicyStep, tf.Tensor]]
+
+
+def inline_policy(algorithm: RLAlgorithm, variables: Sequence[tf.Variable]) -> Policy:
+    """Acts in the environment thread itself, under the weights of the call."""
+
+    def policy(call: Call, time_step: ActionTimeStep, state: Nest, t: tf.Tensor) -> tuple[PolicyStep, tf.Tensor]:
+        with reading(variables, call.weights):
+            return algorithm.act(time_step, state, call.seed + tf.stack([0, t])), call.version
+
+    return policy
+
+
+def inline_call_spec(variables: Sequence[tf.Variable]) -> Call:
+    """Specs of a Call of `inline_policy`."""
+    weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
+    return queue_call_spec()._replace(weights=weights, handles=())
+
+
+def queue_call_spec() -> Call:
+    """Specs of a Call that acts through an actor's queue: no weights, two handles."""
+    return Call(
+        weights=(),
+        version=tf.TensorSpec([], tf.int64),
+        handles=(tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.resource)),
+        seed=tf.TensorSpec([2], tf.int32),
+        thread=tf.TensorSpec([], tf.int32),
+        first_env_id=tf.TensorSpec([], tf.int32),
+    )
+
+
+class Unroller:
+    """Builds and holds the traced functions of one driver."""
+
+    def __init__(
+        self,
+        algorithm: RLAlgorithm,
+        batch_size: int,
+        unroll_length: int,
+        policy: Policy,
+        call_spec: Call,
+        step_env: Callable[..., Any],
+    ) -> None:
+        """Prepares tracing.
+
+        Args:
+          algorithm: gives the shapes and transforms time steps.
+          batch_size: B.
+          unroll_length: T.
+          policy: acts, inline or through an actor's queue.
+          call_spec: specs of a Call.
+          step_env: `(thread, *flat action)` -> `[control, *flat observation]` in numpy, called from inside the graph.
+        """
+        self._algorithm = algorithm
+        self._batch_size = batch_size
+        self._length = unroll_length
+        self._policy = policy
+        self._step_env = step_env
+        spec = algorithm.time_step_spec
+        self._carry_spec = Carry(
+            control=tf.TensorSpec([3, batch_size], tf.float32),
+            observation=add_outer_dims(spec.observation, [batch_size]),
+            prev_action=add_outer_dims(spec.prev_action, [batch_size]),
+            state=add_outer_dims(algorithm.train_state_spec, [batch_size]),
+        )
+        self._call_spec = call_spec
+        recorded = algorithm.experience_spec
+        self._kept_spec = add_outer_dims(
+            Kept(
+                reward=recorded.reward,
+                observation=recorded.observation,
+                action=recorded.action,
+                rollout_info=recorded.rollout_info,
+                state=recorded.state,
+            ),
+            [batch_size],
+        )
+        self._functions: dict[str, Any] = {}
+
+    def trace(self, stepping: Sequence[str]) -> None:
+        """Traces what the ways of stepping ("graph", "host") need; in the main thread, before threads start."""
+        call, carry = self._call_spec, self._carry_spec
+        with executor():
+            if "graph" in stepping:
+                self._functions["unroll"] = _concrete(self._unroll, call, carry)
+            if "host" in stepping:
+                self._functions["act"] = _concrete(self._act, call, carry, tf.TensorSpec([], tf.int32))
+                rows = add_outer_dims((self._kept_spec, tf.TensorSpec([], tf.int64), carry.control), [self._length])
+                self._functions["segment"] = _concrete(self._segment, call, carry, *rows, carry)
+
+    def initial_carry(self, time_step: TimeStep) -> Carry:
+        """The carry of a stream that starts at `time_step` [B, ...] in numpy, fresh from `reset`."""
+        prev_action, state = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), (self._carry_spec.prev_action, self._carry_spec.state)
+        )
+        observation = tf.nest.map_structure(tf.constant, time_step.observation)
+        return Carry(tf.constant(control_of(time_step)), observation, prev_action, state)
+
+    def unroll(self, call: Call, carry: Carry) -> tuple[Segment, Carry]:
+        """T steps, the environment stepped from inside the graph."""
+        with executor():
+            return self._functions["unroll"](call, carry)
+
+    def unroll_on_host(self, call: Call, carry: Carry, step: Callable[[Nest], TimeStep]) -> tuple[Segment, Carry]:
+        """T steps, the environment stepped by `step(action)` in Python between calls of TensorFlow."""
+        first = carry
+        records = []
+        for t in range(self._length):
+            with executor():
+                kept, state, version = self._functions["act"](call, carry, tf.constant(t))
+            time_step = step(tf.nest.map_structure(lambda a: a.numpy(), kept.action))
+            control = control_of(time_step)
+            observation = tf.nest.map_structure(tf.constant, time_step.observation)
+            carry = Carry(tf.constant(control), observation, kept.action, state)
+            records.append((kept, version, control))
+        rows = tf.nest.map_structure(lambda *x: tf.constant(np.stack([np.asarray(y) for y in x])), *records)
+        with executor():
+            return self._functions["segment"](call, first, *rows, carry), carry
+
+    # ---- traced ----
+
+    def _time_step(self, call: Call, carry: Carry) -> ActionTimeStep:
+        step_type = tf.cast(carry.control[_STEP_TYPE], tf.int32)
+        return ActionTimeStep(
+            step_type=step_type,
+            reward=carry.control[_REWARD],
+            discount=carry.control[_DISCOUNT],
+            observation=carry.observation,
+            prev_action=zero_at_first(carry.prev_action, step_type),
+            env_id=call.first_env_id + tf.range(self._batch_size),
+        )
+
+    def _act(self, call: Call, carry: Carry, t: tf.Tensor) -> tuple[Kept, Nest, tf.Tensor]:
+        """Acts at the carried time step: what is recorded, the policy state after it, the version that acted."""
+        time_step = self._algorithm.transform_timestep(self._time_step(call, carry))
+        state = reset_state_at_first(carry.state, time_step.step_type)
+        policy_step, version = self._policy(call, time_step, state, t)
+        kept = Kept(
+            reward=time_step.reward,
+            observation=time_step.observation,
+            action=policy_step.action,
+            rollout_info=policy_step.info,
+            state=state if self._algorithm.need_full_rollout_state() else (),
+        )
+        tf.nest.assert_same_structure(kept, self._kept_spec)
+        return kept, policy_step.state, version
+
+    def _step_in_graph(self, thread: tf.Tensor, action: Nest) -> tuple[tf.Tensor, Nest]:
+        specs = [self._carry_spec.control, *tf.nest.flatten(self._carry_spec.observation)]
+        flat = tf.numpy_function(self._step_env, [thread, *tf.nest.flatten(action)], [s.dtype for s in specs])
+        for value, spec in zip(flat, specs, strict=True):
+            value.set_shape(spec.shape)
+        return flat[0], tf.nest.pack_sequence_as(self._carry_spec.observation, flat[1:])
+
+    def _unroll(self, call: Call, carry: Carry) -> tuple[Segment, Carry]:
+        row_spec = (self._kept_spec, tf.TensorSpec([], tf.int64), self._carry_spec.control)
+        arrays = tf.nest.map_structure(
+            lambda spec: tf.TensorArray(spec.dtype, self._length, element_shape=spec.shape), row_spec
+        )
+
+        def step(t: tf.Tensor, carry: Carry, arrays: Nest) -> tuple[tf.Tensor, Carry, Nest]:
+            kept, state, version = self._act(call, carry, t)
+            control, observation = self._step_in_graph(call.thread, kept.action)
+            row = (kept, version, control)
+            arrays = tf.nest.map_structure(lambda array, x: array.write(t, x), arrays, row)
+            return t + 1, Carry(control, observation, kept.action, state), arrays
+
+        _, last, arrays = tf.while_loop(
+            lambda t, *_: t < self._length, step, (tf.constant(0), carry, arrays), parallel_iterations=1
+        )
+        rows = tf.nest.map_structure(lambda array: array.stack(), arrays)
+        return self._segment(call, carry, *rows, last), last
+
+    def _segment(
+        self, call: Call, first: Carry, kept: Kept, versions: tf.Tensor, outcome: tf.Tensor, last: Carry
+    ) -> Segment:
+        control = tf.concat([first.control[tf.newaxis], outcome[:-1]], 0)
+        step_type = tf.cast(control[:, _STEP_TYPE], tf.int32)
+        prev_action = tf.nest.map_structure(
+            lambda f, a: tf.concat([f[tf.newaxis], a[:-1]], 0), first.prev_action, kept.action
+        )
+        shape = [self._length, self._batch_size]
+        experience = Experience(
+            step_type=step_type,
+            reward=kept.reward,
+            discount=control[:, _DISCOUNT],
+            observation=kept.observation,
+            prev_action=zero_at_first(prev_action, step_type),
+            env_id=tf.broadcast_to(call.first_env_id + tf.range(self._batch_size), shape),
+            action=kept.action,
+            rollout_info=kept.rollout_info,
+            state=kept.state,
+            policy_version=tf.broadcast_to(versions[:, tf.newaxis], shape),
+            bootstrap=Bootstrap(self._algorithm.transform_timestep(self._time_step(call, last)), last.state),
+        )
+        return Segment(experience, outcome, versions)
+
+
+def zero_at_first(action: Nest, step_type: tf.Tensor) -> Nest:
+    """`action` [..., B, ...] with zeros where `step_type` is FIRST: no action led there."""
+    first = tf.equal(step_type, StepType.FIRST)
+    return tf.nest.map_structure(lambda a: tf.where(broadcast_mask(first, a), tf.zeros_like(a), a), action)
+
+
+def _concrete(function: Callable[..., Any], *specs: Nest) -> Any:
+    return tf.function(function, autograph=False).get_concrete_function(*specs)

@@ -1,0 +1,56 @@
+"""The one interface through which `alf` sees an environment: a batch of B copies stepped together."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+from tf_agents.environments import py_environment
+from tf_agents.trajectories import time_step as ts
+
+
+class BatchedEnvironment(py_environment.PyEnvironment):
+    """B environments stepped together; a TF-Agents `PyEnvironment` with `batched` True.
+
+    `reset()` and `step(action)` return a `TimeStep` of numpy arrays with leading axis [B]: step_type int32, reward
+    float32, discount float32 (0 exactly where the episode terminated), observation as in `observation_spec()`. A row
+    that was LAST ignores its action and returns FIRST with reward 0 and discount 1. The arrays belong to the caller:
+    the environment never writes to them again. Only one thread at a time may use an environment.
+
+    Attributes:
+      first_env_id: the id of row 0 among all environments of a driver, which sets it; row b is first_env_id + b. Errors
+        name rows by it.
+    """
+
+    first_env_id: int = 0
+
+    def __init__(self) -> None:
+        super().__init__(handle_auto_reset=False)
+
+    @property
+    def batched(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    @abc.abstractmethod
+    def batch_size(self) -> int:
+        """B."""
+
+    @property
+    def restarts(self) -> int:
+        """How often an environment was rebuilt after it failed."""
+        return 0
+
+    @abc.abstractmethod
+    def _reset(self) -> ts.TimeStep:
+        """Starts B new episodes."""
+
+    @abc.abstractmethod
+    def _step(self, action: Any) -> ts.TimeStep:
+        """Applies `action` [B, ...]."""
+
+    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
+        """The picture of row 0, uint8 [height, width, 3]; raises NotImplementedError where there is none."""
+        raise NotImplementedError(f"{type(self).__name__} has no picture to render.")

@@ -1,0 +1,260 @@
+"""Gymnasium environments, single or vectorised, as batched environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import tensorflow as tf
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from tf_agents.trajectories import time_step as ts
+
+from alf.environments import spaces
+from alf.environments.batched_environment import BatchedEnvironment
+
+# How often a row that is done as soon as it is reset is reset again before that is an error.
+_MAX_EMPTY_EPISODES = 10
+
+RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+class GymnasiumEnvironment(BatchedEnvironment):
+    """What the adapters share: specs from spaces, and the seeds of the first reset."""
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        batch_size: int,
+        seeds: Sequence[int] | None,
+    ) -> None:
+        """Keeps the specs.
+
+        Args:
+          observation_space: of a single environment.
+          action_space: of a single environment.
+          batch_size: B.
+          seeds: B integers for the first reset; later resets go on with the same random streams. None: not seeded.
+
+        Raises:
+          ValueError: a space that has no spec, or another number of seeds than B.
+        """
+        super().__init__()
+        if seeds is not None and len(seeds) != batch_size:
+            raise ValueError(f"{batch_size} environments need as many seeds; got {len(seeds)}: {list(seeds)}.")
+        self._observation_spec = spaces.observation_spec(observation_space)
+        self._action_spec = spaces.action_spec(action_space)
+        self._batch_size = batch_size
+        self._seeds = None if seeds is None else list(seeds)
+        self._checked = False
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self._batch_size
+
+    def observation_spec(self) -> Any:
+        """That of the observation space; see `spaces.observation_spec`."""
+        return self._observation_spec
+
+    def action_spec(self) -> Any:
+        """That of the action space; see `spaces.action_spec`."""
+        return self._action_spec
+
+    def _take_seeds(self) -> list[int] | None:
+        seeds, self._seeds = self._seeds, None
+        return seeds
+
+    def _first(self, observation: Any) -> ts.TimeStep:
+        """The time step of a reset; the first one's shapes are checked."""
+        if not self._checked:
+            self._check_shapes(observation)
+            self._checked = True
+        size = self._batch_size
+        return ts.TimeStep(np.zeros(size, np.int32), np.zeros(size, np.float32), np.ones(size, np.float32), observation)
+
+    def _check_shapes(self, observation: Any) -> None:
+        def check(spec: Any, value: np.ndarray) -> None:
+            if value.shape != (self._batch_size, *spec.shape):
+                raise ValueError(
+                    f"The environment's {spec.name} has shape {value.shape[1:]} where its observation space says "
+                    f"{tuple(spec.shape)} (batch of {self._batch_size}, got {value.shape}): correct the space."
+                )
+
+        tf.nest.map_structure(check, self._observation_spec, observation)
+
+
+class SingleEnvironment(GymnasiumEnvironment):
+    """One `gymnasium.Env` as a batch of one, without the cost of a vector environment."""
+
+    def __init__(self, env: gymnasium.Env, seeds: Sequence[int] | None = None) -> None:
+        """Adapts `env`, which is closed with this.
+
+        Args:
+          env: the environment; reset here, after each end.
+          seeds: one integer for the first reset, or None.
+
+        Raises:
+          ValueError: see `GymnasiumEnvironment`.
+        """
+        super().__init__(env.observation_space, env.action_space, 1, seeds)
+        self._env = env
+        self._convert = spaces.observation_converter(env.observation_space, single=True)
+        self._to_env = spaces.action_converter(env.action_space, single=True)
+        self._done = True
+
+    def _reset(self) -> ts.TimeStep:
+        seeds = self._take_seeds()
+        observation, _ = self._env.reset(seed=seeds[0] if seeds else None)
+        self._done = False
+        return self._first(self._convert(observation))
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        if self._done:
+            return self._reset()
+        observation, reward, terminated, truncated, _ = self._env.step(self._to_env(action))
+        self._done = bool(terminated or truncated)
+        return ts.TimeStep(
+            step_type=np.array([2 if self._done else 1], np.int32),
+            reward=np.array([reward], np.float32),
+            discount=np.array([0.0 if terminated else 1.0], np.float32),
+            observation=self._convert(observation),
+        )
+
+    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
+        """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
+        del mode
+        return _one_picture(self._env.render() if self._env.render_mode else None)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+
+class VectorEnvironment(GymnasiumEnvironment):
+    """A `gymnasium.vector.VectorEnv` as a batched environment.
+
+    Inside, the autoreset mode is NEXT_STEP: a row that ended is reset by the next step, which ignores its action, and
+    so gives its LAST and its FIRST one after the other. Gymnasium's own SyncVectorEnv and AsyncVectorEnv are brought to
+    that mode; another vector environment in another mode is refused.
+    """
+
+    def __init__(self, env: VectorEnv, seeds: Sequence[int] | None = None) -> None:
+        """Adapts `env`, which is closed with this.
+
+        Args:
+          env: the vector environment, not yet reset.
+          seeds: B integers for the first reset, or None. A vector environment with one random stream takes the first.
+
+        Raises:
+          ValueError: a space without a spec, or an autoreset mode that cannot give LAST and FIRST of a row.
+        """
+        super().__init__(env.single_observation_space, env.single_action_space, env.num_envs, seeds)
+        self._env = next_step_autoreset(env)
+        self._step_env: Callable[[Any], tuple[Any, ...]] = self._env.step
+        self._convert = spaces.observation_converter(env.single_observation_space)
+        self._to_env = spaces.action_converter(env.single_action_space)
+        self._done = np.zeros(self._batch_size, bool)
+        self._any_done = False
+
+    def _reset(self) -> ts.TimeStep:
+        observation = self._convert(self._reset_env(self._take_seeds()))
+        self._done = np.zeros(self._batch_size, bool)
+        self._any_done = False
+        return self._first(observation)
+
+    def _reset_env(self, seeds: list[int] | None) -> Any:
+        """Resets all rows and returns the raw observation."""
+        if seeds is None or isinstance(self._env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+            return self._env.reset(seed=seeds)[0]  # type: ignore[arg-type]  # VectorEnv declares less than these take.
+        return self._env.reset(seed=seeds[0])[0]
+
+    def _raw_step(self, action: Any) -> RawStep:
+        """observation, reward float32 [B] (a fresh array), terminated, truncated and either of them, bool [B]."""
+        observation, reward, terminated, truncated, _ = self._step_env(action)
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        return observation, np.array(reward, np.float32), terminated, truncated, terminated | truncated
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        first = self._done
+        action = self._to_env(action)
+        observation, reward, terminated, _, done = self._raw_step(action)
+        if self._any_done and (done & first).any():
+            observation, reward, terminated, _, done = self._reset_again(action, done, first)
+        discount = np.subtract(1, terminated, dtype=np.float32)
+        step_type = np.add(1, done, dtype=np.int32)
+        if self._any_done:
+            step_type[first] = 0
+            reward[first] = 0
+            discount[first] = 1
+        self._done = done
+        self._any_done = np.count_nonzero(done) > 0
+        return ts.TimeStep(step_type, reward, discount, self._convert(observation))
+
+    def _reset_again(self, action: Any, done: np.ndarray, first: np.ndarray) -> RawStep:
+        """Steps over episodes that are over as soon as they begin; other rows cannot be held meanwhile."""
+        for _ in range(_MAX_EMPTY_EPISODES):
+            if not (done & first).all():
+                break
+            raw = self._raw_step(action)
+            done = raw[-1]
+            if not done.any():
+                return raw
+        rows = np.flatnonzero(done & first).tolist()
+        raise RuntimeError(
+            f"Rows {rows} were done as soon as they were reset (tried up to {_MAX_EMPTY_EPISODES} times): an episode "
+            "needs at least one step, so make the environment's reset lead to a state that is not an end."
+        )
+
+    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
+        """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
+        del mode
+        return _one_picture(self._env.render() if self._env.render_mode else None)
+
+    def close(self) -> None:
+        """Closes the vector environment."""
+        self._env.close()
+
+
+def next_step_autoreset(env: VectorEnv) -> VectorEnv:
+    """`env` in autoreset mode NEXT_STEP: itself, or the same environments in a new vector environment.
+
+    Args:
+      env: a vector environment that was not yet reset. An AsyncVectorEnv in another mode is closed and built anew.
+
+    Raises:
+      ValueError: neither Gymnasium's own SyncVectorEnv or AsyncVectorEnv, nor in mode NEXT_STEP.
+    """
+    # SyncVectorEnv writes its mode into a dict that all environments of one class share: not to be trusted.
+    mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+    if mode in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
+        return env
+    if type(env) is SyncVectorEnv:
+        env.autoreset_mode = env.metadata["autoreset_mode"] = AutoresetMode.NEXT_STEP
+        return env
+    if type(env) is AsyncVectorEnv:
+        env.close()
+        return AsyncVectorEnv(
+            env.env_fns,
+            shared_memory=env.shared_memory,
+            copy=False,
+            context=env.context,
+            daemon=env.daemon,
+            worker=env.worker,
+            observation_mode=env.observation_mode,
+            autoreset_mode=AutoresetMode.NEXT_STEP,
+        )
+    raise ValueError(
+        f"{type(env).__name__} has autoreset mode {mode}, with which a row's last and next first observation cannot "
+        "both be told: make it with autoreset_mode=AutoresetMode.NEXT_STEP (and say so in its metadata['autoreset_mode'])."
+    )
+
+
+def _one_picture(pictures: Any) -> np.ndarray | None:
+    if pictures is None:
+        raise NotImplementedError('No picture to render: make the environment with render_mode="rgb_array".')
+    if isinstance(pictures, (tuple, list)):
+        pictures = pictures[0]
+    return np.asarray(pictures)

@@ -1,0 +1,210 @@
+"""Gymnasium environments in worker processes, which may hang, raise or die without taking the run with them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from alf.environments.gymnasium_environment import VectorEnvironment
+
+_DEFAULT_STEP_TIMEOUT_SECS = 300.0
+# A first reset may start a simulator, so it gets at least this long.
+_START_TIMEOUT_SECS = 300.0
+_CLOSE_TIMEOUT_SECS = 1.2
+
+# A worker forked while another is being connected would inherit its pipe, whose end would then never be seen.
+_FORK_LOCK = threading.Lock()
+
+
+class ProcessEnvironment(VectorEnvironment):
+    """An `AsyncVectorEnv`, a process for each row, whose steps are bounded in time.
+
+    After an exception it is broken and can only be closed; `RestartingEnvironment` builds another.
+    """
+
+    _env: AsyncVectorEnv
+
+    def __init__(
+        self, env: AsyncVectorEnv, seeds: Sequence[int] | None = None, step_timeout_secs: float | None = None
+    ) -> None:
+        """Adapts `env`, which is closed with this.
+
+        Args:
+          env: the vector environment, not yet reset.
+          seeds: B integers for the first reset, or None.
+          step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows may take
+            that, and at least 300.
+
+        Raises:
+          ValueError: see `VectorEnvironment`.
+        """
+        super().__init__(env, seeds)
+        self._timeout = _DEFAULT_STEP_TIMEOUT_SECS if step_timeout_secs is None else step_timeout_secs
+        self._step_env = self._step_processes
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers, one for each row."""
+        return [process.pid for process in self._env.processes]
+
+    def _reset_env(self, seeds: list[int] | None) -> Any:
+        env = self._env
+        timeout = max(self._timeout, _START_TIMEOUT_SECS)
+        return self._call(lambda: env.reset_async(seed=seeds), env.reset_wait, timeout)[0]
+
+    def _step_processes(self, action: Any) -> tuple[Any, ...]:
+        env = self._env
+        return self._call(lambda: env.step_async(action), env.step_wait, self._timeout)
+
+    def _call(self, send: Callable[[], None], wait: Callable[..., Any], timeout: float) -> Any:
+        try:
+            send()
+            return wait(timeout=timeout)
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            raise ChildProcessError(f"A worker process died: {self._exit_codes()}.") from error
+        except multiprocessing.TimeoutError:
+            raise TimeoutError(f"The environment's processes gave no answer within {timeout} s.") from None
+        except Exception as error:
+            raise _original(error) from None
+
+    def _exit_codes(self) -> str:
+        for process in self._env.processes:
+            process.join(0.1)  # Its pipe may be gone a moment before it is.
+        codes = {row: process.exitcode for row, process in enumerate(self._env.processes) if not process.is_alive()}
+        return ", ".join(f"row {row} with exit code {code}" for row, code in codes.items()) or "its pipe is closed"
+
+    def close(self) -> None:
+        """Closes the environments, and kills the processes that do not end by themselves within seconds."""
+        close_workers(self._env)
+
+
+def make_process_environment(
+    make_env: Callable[[], gymnasium.Env],
+    batch_size: int,
+    seeds: Sequence[int] | None = None,
+    step_timeout_secs: float | None = None,
+    probe: gymnasium.Env | None = None,
+) -> ProcessEnvironment:
+    """B processes, each with one environment, observations in shared memory.
+
+    Args:
+      make_env: builds one environment; called in each worker.
+      batch_size: B.
+      seeds: B integers for the first reset, or None.
+      step_timeout_secs: see `ProcessEnvironment`.
+      probe: an environment of this kind, which tells the spaces and is then closed; None builds one for that.
+
+    Raises:
+      ChildProcessError: a worker could not build its environment.
+    """
+    maker = _WorkerMaker(make_env, probe)
+    with _FORK_LOCK:
+        try:
+            env = AsyncVectorEnv([maker] * batch_size, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        except (EOFError, ConnectionResetError) as error:
+            raise ChildProcessError("A worker process died while it built its environment.") from error
+    try:
+        return ProcessEnvironment(env, seeds, step_timeout_secs)
+    except BaseException:
+        close_workers(env)
+        raise
+
+
+def close_workers(env: AsyncVectorEnv, timeout_secs: float = _CLOSE_TIMEOUT_SECS) -> None:
+    """Ends the workers of `env` in bounded time: asks them to close, then terminates, then kills.
+
+    Args:
+      env: in any state, also with dead or hung workers.
+      timeout_secs: how long the workers have to close their environments; as long again before they are killed.
+    """
+    if env.closed:
+        return
+    env.closed = True
+    for pipe in env.parent_pipes:
+        try:
+            pipe.send(("close", None))
+        except (AttributeError, OSError, ValueError):
+            pass  # None or closed: Gymnasium gave it up after an error of the worker.
+    for end in (None, "terminate", "kill"):
+        for process in env.processes:
+            if end and process.is_alive():
+                getattr(process, end)()
+        if _joined(env.processes, timeout_secs):
+            break
+    for pipe in env.parent_pipes:
+        if pipe is not None:
+            pipe.close()
+    env.error_queue.close()
+
+
+def _joined(processes: Sequence[Any], timeout_secs: float) -> bool:
+    deadline = time.monotonic() + timeout_secs
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    return not any(process.is_alive() for process in processes)
+
+
+class _WorkerMaker:
+    """Builds the environment of a worker; in the main process gives the one that tells the spaces."""
+
+    def __init__(self, make_env: Callable[[], gymnasium.Env], probe: gymnasium.Env | None) -> None:
+        self._make_env = make_env
+        self._probe = probe
+        self._parent = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_probe": None}
+
+    def __call__(self) -> gymnasium.Env:
+        if os.getpid() == self._parent:
+            probe, self._probe = self._probe, None
+            return probe or self._make_env()
+        # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return _PortableErrors(self._make_env())
+
+
+class _PortableErrors(gymnasium.Wrapper):
+    """Sees that every exception can travel to the main process, which would else wait for it for ever."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        try:
+            return self.env.reset(**kwargs)
+        except Exception as error:
+            raise _portable(error) from None
+
+    def step(self, action: Any) -> Any:
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            raise _portable(error) from None
+
+
+def _portable(error: Exception) -> Exception:
+    note = f"In a worker process:\n{traceback.format_exc()}"
+    error.add_note(note)
+    try:
+        pickle.loads(pickle.dumps(error))
+        type(error)(error)  # So Gymnasium raises it in the main process.
+        return error
+    except Exception:
+        portable = RuntimeError(f"{type(error).__name__}: {error}")
+        portable.add_note(note)
+        return portable
+
+
+def _original(error: Exception) -> Exception:
+    """The worker's exception, which Gymnasium hands on as the argument of another one."""
+    inner = error.args[0] if len(error.args) == 1 else None
+    return inner if isinstance(inner, type(error)) else error

@@ -1,0 +1,147 @@
+"""Gymnasium spaces as TF-Agents specs, and values carried between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from tf_agents.specs import array_spec
+
+Nest = Any
+
+
+def observation_spec(space: spaces.Space) -> Nest:
+    """The nest of `BoundedArraySpec` that describes one observation of `space`.
+
+    float64 becomes float32; every other dtype of a Box is kept, so that images stay uint8. Discrete and MultiDiscrete
+    become int64, MultiBinary int8. Dict gives a dict, Tuple a tuple, both possibly empty.
+
+    Args:
+      space: the space of a single environment, without a batch axis.
+
+    Returns:
+      Specs nested as the space is.
+
+    Raises:
+      ValueError: the space is of a kind that has no fixed shape (Text, Graph, Sequence, OneOf) or is not known.
+    """
+    return _spec(space, "observation", _box_observation_spec)
+
+
+def action_spec(space: spaces.Space) -> Nest:
+    """The nest of `BoundedArraySpec` that describes one action of `space`.
+
+    As `observation_spec`, but every discrete kind becomes int64, and float32 bounds are rounded inwards so that no
+    action within the spec is outside a float64 Box.
+
+    Args:
+      space: the space of a single environment, without a batch axis.
+
+    Returns:
+      Specs nested as the space is.
+
+    Raises:
+      ValueError: as `observation_spec`.
+    """
+    return _spec(space, "action", _box_action_spec)
+
+
+def observation_converter(space: spaces.Space, single: bool = False) -> Callable[[Any], Nest]:
+    """A function that copies observations into fresh C-ordered arrays with the dtypes of `observation_spec(space)`.
+
+    Args:
+      space: the space of a single environment.
+      single: the function takes one observation and adds a batch axis of size 1; else it takes a batch of them.
+
+    Returns:
+      A function from what an environment gives to a nest of numpy arrays [B, ...] that the environment has no hold of.
+    """
+
+    def leaf(space: spaces.Space) -> Callable[[Any], Nest]:
+        dtype = observation_spec(space).dtype
+        if single:
+            return lambda value: np.array(value, dtype=dtype, order="C")[np.newaxis]
+        return lambda value: np.array(value, dtype=dtype, order="C")
+
+    return _mapped(space, leaf)
+
+
+def action_converter(space: spaces.Space, single: bool = False) -> Callable[[Nest], Any]:
+    """A function from actions [B, ...] as in `action_spec(space)` to those that the environment takes.
+
+    It casts to the dtype of the space. Actions of a bounded Box are clipped to its bounds: a Gaussian policy samples
+    outside them, and learns from the action that it sampled.
+
+    Args:
+      space: the space of a single environment.
+      single: the function returns row 0 alone; else the batch.
+    """
+
+    def leaf(space: spaces.Space) -> Callable[[Nest], Any]:
+        cast = _caster(space)
+        return (lambda value: cast(value)[0]) if single else cast
+
+    return _mapped(space, leaf)
+
+
+def _caster(space: spaces.Space) -> Callable[[Any], np.ndarray]:
+    dtype = space.dtype
+    if isinstance(space, spaces.Box) and (np.isfinite(space.low).any() or np.isfinite(space.high).any()):
+        low, high = space.low, space.high
+        return lambda value: np.minimum(np.maximum(np.asarray(value, dtype=dtype), low), high)
+    return lambda value: np.asarray(value, dtype=dtype)
+
+
+def _mapped(space: spaces.Space, leaf: Callable[[spaces.Space], Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """The functions that `leaf` gives for the parts of `space`, as one function of nested values."""
+    if isinstance(space, spaces.Dict):
+        by_name = {name: _mapped(sub, leaf) for name, sub in space.spaces.items()}
+        return lambda value: {name: convert(value[name]) for name, convert in by_name.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = tuple(_mapped(sub, leaf) for sub in space.spaces)
+        return lambda value: tuple(convert(item) for convert, item in zip(parts, value, strict=True))
+    return leaf(space)
+
+
+def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], Nest]) -> Nest:
+    if isinstance(space, spaces.Dict):
+        return {key: _spec(sub, f"{name}/{key}", box_spec) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_spec(sub, f"{name}/{i}", box_spec) for i, sub in enumerate(space.spaces))
+    if isinstance(space, spaces.Box):
+        return box_spec(space, name)
+    if isinstance(space, spaces.Discrete):
+        low = int(space.start)
+        return array_spec.BoundedArraySpec((), np.int64, low, low + int(space.n) - 1, name)
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start, np.int64)
+        return array_spec.BoundedArraySpec(space.shape, np.int64, start, start + space.nvec - 1, name)
+    if isinstance(space, spaces.MultiBinary):
+        dtype = np.int64 if box_spec is _box_action_spec else np.int8
+        return array_spec.BoundedArraySpec(space.shape, dtype, 0, 1, name)
+    raise ValueError(
+        f"The {name} space is a {type(space).__name__}, which alf cannot turn into arrays of one shape: use Box, "
+        "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, for example through a gymnasium wrapper that flattens it."
+    )
+
+
+def _float32_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    with np.errstate(over="ignore"):  # A bound beyond float32 is no bound.
+        return space.low.astype(np.float32), space.high.astype(np.float32)
+
+
+def _box_observation_spec(space: spaces.Box, name: str) -> array_spec.BoundedArraySpec:
+    if space.dtype != np.float64:
+        return array_spec.BoundedArraySpec(space.shape, space.dtype, space.low, space.high, name)
+    return array_spec.BoundedArraySpec(space.shape, np.float32, *_float32_bounds(space), name)
+
+
+def _box_action_spec(space: spaces.Box, name: str) -> array_spec.BoundedArraySpec:
+    if space.dtype != np.float64:
+        return _box_observation_spec(space, name)
+    low, high = _float32_bounds(space)
+    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+    return array_spec.BoundedArraySpec(space.shape, np.float32, low, high, name)

@@ -1,0 +1,167 @@
+"""From what a user gives, an id or a callable, to a batched environment, vectorised as the user chooses."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.envpool_environment import EnvPoolEnvironment, is_envpool
+from alf.environments.gymnasium_environment import SingleEnvironment, VectorEnvironment
+from alf.environments.process_environment import ProcessEnvironment, make_process_environment
+from alf.environments.seeding import Seed, distinct_seeds
+
+VECTORIZATIONS = ("auto", "single", "sync", "async", "vector_entry_point", "envpool")
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentLoader:
+    """Knows how to make one environment, and makes batches of it.
+
+    Attributes:
+      make: makes a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`. One that
+        takes `num_envs` or `batch_size` gets B by that name; one that takes `batch_size` and `seed` gets an integer
+        seed too.
+      make_vector: makes a numpy-vectorised environment of B rows; None where there is no such thing.
+      make_envpool: makes an EnvPool of B rows from B and B seeds; None where there is no task id.
+      env_wrappers: functions from BatchedEnvironment to BatchedEnvironment, applied in order.
+    """
+
+    make: Callable[..., Any]
+    make_vector: Callable[[int], VectorEnv] | None = None
+    make_envpool: Callable[[int, list[int]], EnvPoolEnvironment] | None = None
+    env_wrappers: Sequence[Callable[[BatchedEnvironment], BatchedEnvironment]] = ()
+
+    def __call__(
+        self,
+        batch_size: int,
+        seed: Seed = None,
+        vectorization: str | None = None,
+        step_timeout_secs: float | None = None,
+    ) -> BatchedEnvironment:
+        """Makes a batched environment.
+
+        Args:
+          batch_size: B.
+          seed: an integer, a SeedSequence, the B seeds themselves, or None for fresh entropy.
+          vectorization: "single" (B = 1 without a vector environment; "sync" for more), "sync" (a loop), "async" (a
+            process each, shared memory), "vector_entry_point" (Gymnasium's numpy-vectorised), "envpool"; None or
+            "auto": the numpy-vectorised where there is one and B > 1, else "single" or "sync".
+          step_timeout_secs: bounds a step of "async"; see `ProcessEnvironment`.
+
+        Raises:
+          ValueError: an unknown vectorization, or one that this environment does not have.
+          TypeError: `make` returned something else.
+        """
+        kind = vectorization or "auto"
+        if kind not in VECTORIZATIONS:
+            raise ValueError(f"vectorization must be one of {VECTORIZATIONS}; got {vectorization!r}.")
+        if batch_size < 1:
+            raise ValueError(f"A batched environment has at least one row; got batch size {batch_size}.")
+        env = self._make(batch_size, row_seeds(seed, batch_size), kind, step_timeout_secs)
+        for wrap in self.env_wrappers:
+            env = wrap(env)
+        return env
+
+    def _make(self, size: int, seeds: list[int], kind: str, step_timeout_secs: float | None) -> BatchedEnvironment:
+        if kind == "envpool":
+            if self.make_envpool is None:
+                raise ValueError('vectorization="envpool" needs the id of an EnvPool task; got a callable.')
+            return self.make_envpool(size, seeds)
+        if kind == "vector_entry_point" and self.make_vector is None:
+            raise ValueError(
+                "This environment has no numpy-vectorised form (or wrappers that it cannot take): use "
+                'vectorization="sync" or "async".'
+            )
+        if self.make_vector is not None and (kind == "vector_entry_point" or (kind == "auto" and size > 1)):
+            return VectorEnvironment(self.make_vector(size), seeds)
+        return self._adapt(_call(self.make, size, seeds[0]), size, seeds, kind, step_timeout_secs)
+
+    def _adapt(
+        self, made: Any, size: int, seeds: list[int], kind: str, step_timeout_secs: float | None
+    ) -> BatchedEnvironment:
+        """A batched environment around what `make` gave, which is closed if that fails."""
+        try:
+            if isinstance(made, (BatchedEnvironment, VectorEnv)) or is_envpool(made):
+                if kind != "auto":
+                    raise ValueError(f"{type(made).__name__} is a batch already: leave vectorization={kind!r} out.")
+                return _check_size(_adapt_batch(made, seeds, step_timeout_secs), size)
+            if not isinstance(made, gymnasium.Env):
+                raise TypeError(
+                    "An environment must be a gymnasium.Env, a gymnasium.vector.VectorEnv, an EnvPool or an alf "
+                    f"BatchedEnvironment; got {type(made).__name__} from {self.make}."
+                )
+            if kind == "async":
+                return make_process_environment(self._again(size, seeds), size, seeds, step_timeout_secs, probe=made)
+            if size == 1 and kind in ("auto", "single"):
+                return SingleEnvironment(made, seeds)
+            return _sync(made, self._again(size, seeds), size, seeds)
+        except BaseException:
+            if hasattr(made, "close"):
+                made.close()
+            raise
+
+    def _again(self, size: int, seeds: list[int]) -> Callable[[], gymnasium.Env]:
+        return lambda: _call(self.make, size, seeds[0])
+
+
+def row_seeds(seed: Seed, batch_size: int) -> list[int]:
+    """B different integers for the rows: `seed` itself where it is B of them.
+
+    Args:
+      seed: see `EnvironmentLoader`.
+      batch_size: B.
+    """
+    if isinstance(seed, Sequence) and len(seed) == batch_size:
+        return [int(value) for value in seed]
+    return distinct_seeds(seed, batch_size)
+
+
+def _call(make: Callable[..., Any], batch_size: int, seed: int) -> Any:
+    try:
+        takes = inspect.signature(make).parameters
+    except ValueError:  # Some builtins have no signature.
+        return make()
+    kwargs = {name: batch_size for name in ("num_envs", "batch_size") if name in takes}
+    if "batch_size" in kwargs and "seed" in takes:
+        kwargs["seed"] = seed
+    return make(**kwargs)
+
+
+def _adapt_batch(made: Any, seeds: list[int], step_timeout_secs: float | None) -> BatchedEnvironment:
+    if isinstance(made, BatchedEnvironment):
+        return made
+    if is_envpool(made):
+        return EnvPoolEnvironment(made)
+    if made.num_envs != len(seeds):
+        seeds = distinct_seeds(seeds, made.num_envs)
+    if isinstance(made, AsyncVectorEnv):
+        return ProcessEnvironment(made, seeds, step_timeout_secs)
+    return VectorEnvironment(made, seeds)
+
+
+def _check_size(env: BatchedEnvironment, size: int) -> BatchedEnvironment:
+    if env.batch_size != size:
+        raise ValueError(
+            f"The environment has {env.batch_size} rows where {size} are wanted: let its callable take num_envs (or "
+            f"batch_size), or set num_parallel_environments={env.batch_size}."
+        )
+    return env
+
+
+def _sync(
+    first: gymnasium.Env, make_env: Callable[[], gymnasium.Env], size: int, seeds: list[int]
+) -> BatchedEnvironment:
+    made = [first]
+    try:
+        made.extend(make_env() for _ in range(size - 1))
+        return VectorEnvironment(SyncVectorEnv([lambda env=env: env for env in made], copy=False), seeds)
+    except BaseException:
+        for env in made[1:]:
+            env.close()
+        raise

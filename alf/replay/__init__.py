@@ -1,0 +1,1 @@
+"""Experience replayers: what the learner trains on, by name."""

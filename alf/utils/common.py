@@ -1,0 +1,160 @@
+"""Small helpers over specs, states and transforms that every room uses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gin
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from alf.data_structures import Nest, StepType
+
+_global_env = threading.local()
+
+
+def zeros_from_spec(nested_spec: Nest, batch_size: int | tf.Tensor) -> Nest:
+    """Zero tensors of `nested_spec` with a leading batch axis."""
+    return tf.nest.map_structure(
+        lambda s: tf.zeros(tf.concat([[batch_size], tf.convert_to_tensor(s.shape, tf.int32)], 0), s.dtype), nested_spec
+    )
+
+
+def is_stateless(state_spec: Nest) -> bool:
+    """Whether a state spec has no leaf: a feed-forward policy."""
+    return not tf.nest.flatten(state_spec)
+
+
+def broadcast_mask(mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """`mask` [B...] with axes of size 1 appended up to the rank of `like`."""
+    return tf.reshape(mask, tf.concat([tf.shape(mask), tf.ones([like.shape.rank - mask.shape.rank], tf.int32)], 0))
+
+
+def reset_state_if_necessary(state: Nest, initial_state: Nest, reset_mask: tf.Tensor) -> Nest:
+    """Rows of `state` [B, ...] where `reset_mask` [B] holds are replaced by those of `initial_state`."""
+    return tf.nest.map_structure(lambda i, s: tf.where(broadcast_mask(reset_mask, s), i, s), initial_state, state)
+
+
+def reset_state_at_first(state: Nest, step_type: tf.Tensor) -> Nest:
+    """Zeroes the rows of `state` [B, ...] whose current step is FIRST (never by the end of the step before)."""
+    if is_stateless(state):
+        return state
+    return reset_state_if_necessary(
+        state, tf.nest.map_structure(tf.zeros_like, state), tf.equal(step_type, StepType.FIRST)
+    )
+
+
+def add_outer_dims(nested_spec: Nest, dims: Iterable[int]) -> Nest:
+    """`nested_spec` as plain TensorSpecs with `dims` put before every shape."""
+    outer = list(dims)
+    return tf.nest.map_structure(lambda s: tf.TensorSpec(outer + s.shape.as_list(), s.dtype), nested_spec)
+
+
+def as_list(x: Any) -> list[Any]:
+    """`x` as a list: itself if it is a list or tuple, nothing for None, else `[x]`."""
+    if x is None:
+        return []
+    return list(x) if isinstance(x, (list, tuple)) else [x]
+
+
+def set_global_env(env: Any) -> None:
+    """Makes `env` what `get_observation_spec` and `get_action_spec` speak of in this thread."""
+    _global_env.env = env
+
+
+def get_env() -> Any:
+    """The environment given to `set_global_env` in this thread; ValueError when there is none."""
+    env = getattr(_global_env, "env", None)
+    if env is None:
+        raise ValueError("No environment is set: a trainer sets it, or call alf.utils.common.set_global_env(env) first.")
+    return env
+
+
+@gin.configurable(module="alf")
+def get_observation_spec(field: str | None = None) -> Nest:
+    """The observation spec, after the default cast to float32 (images too), of the run's environment.
+
+    Args:
+      field: dotted path into a nested observation.
+    """
+    spec = cast_spec(tensor_spec.from_spec(get_env().observation_spec()))
+    for name in field.split(".") if field else []:
+        spec = spec[name] if isinstance(spec, dict) else getattr(spec, name)
+    return spec
+
+
+@gin.configurable(module="alf")
+def get_action_spec() -> Nest:
+    """The action spec of the run's environment."""
+    return tensor_spec.from_spec(get_env().action_spec())
+
+
+def cast_spec(nested_spec: Nest) -> Nest:
+    """`nested_spec` as `cast_transformer` leaves it: every leaf float32."""
+
+    def cast(spec: tf.TypeSpec) -> tf.TypeSpec:
+        if spec.dtype == tf.float32:
+            return spec
+        return tf.TensorSpec(spec.shape, tf.float32, spec.name)
+
+    return tf.nest.map_structure(cast, nested_spec)
+
+
+@gin.configurable(module="alf")
+def cast_transformer(observation: Nest, dtype: tf.DType = tf.float32) -> Nest:
+    """Casts every leaf of an observation."""
+    return tf.nest.map_structure(lambda o: o if o.dtype == dtype else tf.cast(o, dtype), observation)
+
+
+def transform_observation(observation: Nest, field: str | None, func: Callable[[tf.Tensor], tf.Tensor]) -> Nest:
+    """Applies `func` to the leaf at the dotted path `field` of a nested observation, or to all of a plain one."""
+    if not field:
+        return func(observation)
+    name, _, rest = field.partition(".")
+    if isinstance(observation, dict):
+        return {k: transform_observation(v, rest, func) if k == name else v for k, v in observation.items()}
+    return observation._replace(**{name: transform_observation(getattr(observation, name), rest, func)})
+
+
+@gin.configurable(module="alf")
+def image_scale_transformer(
+    observation: Nest, fields: list[str] | None = None, min: float = -1.0, max: float = 1.0
+) -> Nest:
+    """Maps uint8 images to float32 in [min, max].
+
+    Raises:
+      ValueError: a chosen leaf is not uint8.
+    """
+
+    def scale(image: tf.Tensor) -> tf.Tensor:
+        if image.dtype != tf.uint8:
+            raise ValueError(f"image_scale_transformer needs uint8 images and got {image.dtype.name}: name others out by `fields`.")
+        return tf.cast(image, tf.float32) * ((max - min) / 255.0) + min
+
+    for field in fields or [None]:  # type: ignore[list-item]
+        observation = transform_observation(observation, field, scale)
+    return observation
+
+
+@gin.configurable(module="alf")
+def scale_transformer(
+    observation: Nest, scale: float, dtype: tf.DType = tf.float32, fields: list[str] | None = None
+) -> Nest:
+    """Multiplies observations by `scale` after a cast to `dtype`."""
+    for field in fields or [None]:  # type: ignore[list-item]
+        observation = transform_observation(observation, field, lambda o: tf.cast(o, dtype) * scale)
+    return observation
+
+
+@gin.configurable(module="alf")
+def reward_clipping(r: tf.Tensor, minmax: tuple[float, float] = (-1.0, 1.0)) -> tf.Tensor:
+    """Clips rewards to [minmax[0], minmax[1]]."""
+    return tf.clip_by_value(r, minmax[0], minmax[1])
+
+
+@gin.configurable(module="alf")
+def reward_scaling(r: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
+    """Multiplies rewards by `scale`."""
+    return r * scale

@@ -1,0 +1,220 @@
+"""Reading gin files, and writing down what a run has used of them."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.resources
+import inspect
+import io
+import os
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+
+_REPOSITORY_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+# gin opens files under this mark by `_read_marked`, which resolves what they include.
+_MARK = "alf-gin:"
+_INCLUDE = re.compile(r"^(\s*include\s+)(['\"])(.+?)\2", re.MULTILINE)
+_UNKNOWN = re.compile(r"No configurable matching(?: reference)? '@?([^'()]+)(?:\(\))?'")
+_NO_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't (?:have a parameter named|include kwarg) '([^']+)'")
+
+
+class GinConfigError(ValueError):
+    """A gin file or binding that cannot be used."""
+
+
+def example_directories() -> list[Path]:
+    """Where shipped gin files are found by name, as far as the directories exist."""
+    found = [_REPOSITORY_EXAMPLES]
+    with contextlib.suppress(ModuleNotFoundError, TypeError):
+        found.append(Path(str(importlib.resources.files("alf.examples"))))
+    return [d for d in dict.fromkeys(found) if any(d.glob("*.gin"))]
+
+
+def find_gin_file(name: str, beside: str | os.PathLike[str] | None = None) -> Path:
+    """The file that `name` means.
+
+    Args:
+      name: a path, or the name of a shipped example with or without `.gin`.
+      beside: directory of the including file, which is looked in first.
+
+    Raises:
+      GinConfigError: there is no such file; the message says where it was looked for, and names the nearest example.
+    """
+    directories = [*([Path(beside)] if beside else []), Path.cwd(), *example_directories()]
+    for directory in directories:
+        for candidate in (directory / name, directory / f"{name}.gin"):
+            if candidate.is_file():
+                return candidate.resolve()
+    examples = sorted({p.name for d in example_directories() for p in d.glob("*.gin")})
+    looked = ", ".join(str(d) for d in dict.fromkeys(directories))
+    raise GinConfigError(f"No gin file {name!r} in {looked}.{_did_you_mean(name, examples, 'Shipped examples')}")
+
+
+def parse_gin(gin_files: Sequence[str] = (), bindings: Sequence[str] = (), finalize: bool = True) -> None:
+    """Parses gin files, then bindings, which win.
+
+    Args:
+      gin_files: each as `find_gin_file` takes it. A file's includes are looked for beside it first.
+      bindings: single bindings such as `TrainerConfig.num_iterations=10`.
+      finalize: check references and lock the configuration.
+
+    Raises:
+      GinConfigError: a file is missing, or a configurable or a parameter is unknown; the nearest name is given.
+    """
+    _register_reader()
+    for path in [find_gin_file(f) for f in gin_files]:
+        with _readable_errors(str(path)):
+            gin.parse_config_file(f"{_MARK}{path}")
+    for binding in bindings:
+        with _readable_errors(binding):
+            gin.parse_config(binding)
+    if finalize:
+        with _readable_errors("the configuration"):
+            gin.finalize()
+
+
+def unused_bindings() -> list[str]:
+    """Bindings whose values nothing has used so far in this process, as `scope/Name.parameter`."""
+    used = {
+        (source, selector, parameter)
+        for (scope, selector), parameters in gin.config._OPERATIVE_CONFIG.items()
+        for parameter in parameters
+        if (source := _deciding_scope(scope, selector, parameter)) is not None
+    }
+    unused = []
+    for (scope, selector), parameters in gin.config._CONFIG.items():
+        for parameter in parameters:
+            if (scope, selector, parameter) not in used:
+                unused.append(_binding_name(scope, selector, parameter))
+    return sorted(unused)
+
+
+def operative_config(comments: Sequence[str] = ()) -> str:
+    """The bindings used so far, with defaults; a gin file that gives the same run. Unused ones follow as comments."""
+    text = "".join(f"# {line}\n" for line in comments) + gin.operative_config_str()
+    unused = set(unused_bindings())
+    if unused:
+        text += "\n# Bindings that were not used:\n"
+        for (scope, selector), parameters in sorted(gin.config._CONFIG.items()):
+            for parameter, value in sorted(parameters.items()):
+                name = _binding_name(scope, selector, parameter)
+                if name in unused:
+                    text += "".join(f"# {line}\n" for line in f"{name} = {value!r}".splitlines())
+    return text
+
+
+def write_operative_config(path: str, comments: Sequence[str] = ()) -> str:
+    """Writes `operative_config` to `path`, whole or not at all, and returns it."""
+    text = operative_config(comments)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    partial = f"{path}.{os.getpid()}.tmp"
+    with open(partial, "w", encoding="utf-8") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(partial, path)
+    return text
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is most like `name`, if any is."""
+    by_lower = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else None
+
+
+# ---- files ----
+
+
+def _register_reader() -> None:
+    if all(reader is not _read_marked for reader, _ in gin.config._FILE_READERS):
+        gin.config.register_file_reader(_read_marked, lambda path: path.startswith(_MARK))
+
+
+class _NamedText(io.StringIO):
+    """Text whose errors gin can place."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+@contextlib.contextmanager
+def _read_marked(marked: str) -> Iterator[_NamedText]:
+    path = Path(marked.removeprefix(_MARK))
+
+    def resolve(match: re.Match[str]) -> str:
+        return f"{match[1]}'{_MARK}{find_gin_file(match[3], path.parent)}'"
+
+    yield _NamedText(_INCLUDE.sub(resolve, path.read_text(encoding="utf-8")), str(path))
+
+
+# ---- names ----
+
+
+def _deciding_scope(scope: str, selector: str, parameter: str) -> str | None:
+    """The scope of the binding that a call in `scope` took `parameter` from; None when there is none."""
+    parts = scope.split("/") if scope else []
+    for i in range(len(parts), -1, -1):
+        partial = "/".join(parts[:i])
+        if parameter in gin.config._CONFIG.get((partial, selector), {}):
+            return partial
+    return None
+
+
+def _binding_name(scope: str, selector: str, parameter: str) -> str:
+    if selector == "gin.macro":
+        return scope
+    short = gin.config._REGISTRY.minimal_selector(selector)
+    return f"{scope}/{short}.{parameter}" if scope else f"{short}.{parameter}"
+
+
+def _did_you_mean(name: str, known: Sequence[str], what: str) -> str:
+    found = nearest(name, known)
+    if found:
+        return f" Did you mean {found!r}?"
+    return f" {what}: {', '.join(known)}." if known else ""
+
+
+def _parameters(configurable: Any) -> list[str]:
+    if configurable.allowlist:
+        return sorted(configurable.allowlist)
+    with contextlib.suppress(ValueError, TypeError):
+        return [p for p in inspect.signature(configurable.wrapped).parameters if p != "self"]
+    return []
+
+
+def _hint(message: str) -> str:
+    registry = gin.config._REGISTRY
+    if match := _NO_PARAMETER.search(message):
+        try:
+            configurable = registry.get_match(match[1])
+        except KeyError:
+            return ""
+        return _did_you_mean(match[2], _parameters(configurable), "It takes")
+    if match := _UNKNOWN.search(message):
+        name = match[1].rpartition("/")[2]
+        short = {".".join(s.split(".")[-(name.count(".") + 1) :]) for s, _ in registry.items()}
+        found = nearest(name, sorted(short))
+        hint = f" Did you mean {found!r}?" if found else ""
+        return hint + " A name of your own is known once its module is imported: put `import your_module` in the gin file."
+    return ""
+
+
+@contextlib.contextmanager
+def _readable_errors(source: str) -> Iterator[None]:
+    try:
+        yield
+    except GinConfigError:
+        raise
+    except tokenize.TokenError as e:
+        raise GinConfigError(f"A bracket or a string in {source} is opened and never closed: {e.args[0]}.") from e
+    except (ValueError, KeyError, SyntaxError, RuntimeError) as e:
+        message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
+        raise GinConfigError(f"{message.strip()}{_hint(message)}") from e

@@ -1,0 +1,175 @@
+"""Reading gin files by path, beside, and by name; names that do not exist; what a run has used."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+
+from alf.utils import external_configurables as external_configurables
+from alf.utils import gin_utils
+from alf.utils.gin_utils import GinConfigError
+
+
+@gin.configurable(module="test_gin_utils")
+def gin_leaf(first_value=1, second_value=2):
+    return first_value, second_value
+
+
+@gin.configurable(module="test_gin_utils")
+class GinBox:
+    def __init__(self, content=None, size=3):
+        self.content = content
+        self.size = size
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin():
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+def _write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def test_file_by_path_and_bindings_win(tmp_path):
+    path = _write(tmp_path / "a.gin", "gin_leaf.first_value = 10\ngin_leaf.second_value = 20\n")
+    gin_utils.parse_gin([path], ["gin_leaf.second_value = 30"])
+    assert gin_leaf() == (10, 30)
+
+
+def test_includes_are_looked_for_beside_the_including_file(tmp_path, monkeypatch):
+    _write(tmp_path / "work" / "inner.gin", "gin_leaf.first_value = -1\n")
+    _write(tmp_path / "files" / "sub" / "inner.gin", "gin_leaf.first_value = 5\ninclude 'deep.gin'\n")
+    _write(tmp_path / "files" / "sub" / "deep.gin", "gin_leaf.second_value = 6\n")
+    _write(tmp_path / "files" / "deep.gin", "gin_leaf.second_value = -1\n")
+    path = _write(tmp_path / "files" / "outer.gin", 'include "sub/inner.gin"  # with a comment\n')
+    monkeypatch.chdir(tmp_path / "work")
+    gin_utils.parse_gin([path])
+    assert gin_leaf() == (5, 6)
+
+
+def test_file_by_the_name_of_an_example(tmp_path, monkeypatch):
+    _write(tmp_path / "shipped" / "my_example.gin", "gin_leaf.first_value = 7\n")
+    path = _write(tmp_path / "elsewhere" / "mine.gin", "include 'my_example.gin'\ngin_leaf.second_value = 8\n")
+    monkeypatch.setattr(gin_utils, "_REPOSITORY_EXAMPLES", tmp_path / "shipped")
+    assert gin_utils.find_gin_file("my_example").name == "my_example.gin"
+    gin_utils.parse_gin([path])
+    assert gin_leaf() == (7, 8)
+    with pytest.raises(GinConfigError, match=r"No gin file 'my_exampel.gin' .*Did you mean 'my_example.gin'"):
+        gin_utils.parse_gin(["my_exampel.gin"])
+
+
+def test_missing_include_is_named(tmp_path):
+    path = _write(tmp_path / "a.gin", "include 'nowhere.gin'\n")
+    with pytest.raises(GinConfigError, match=r"No gin file 'nowhere.gin'"):
+        gin_utils.parse_gin([path])
+
+
+@pytest.mark.parametrize(
+    ("binding", "hint"),
+    [
+        ("gin_laef.first_value = 1", "Did you mean 'gin_leaf'"),
+        ("gin_leaf.frist_value = 1", "Did you mean 'first_value'"),
+        ("scope/gin_leaf.frist_value = 1", "Did you mean 'first_value'"),
+        ("GinBox.content = @scope/gin_laef()", "Did you mean 'gin_leaf'"),
+        ("GinBox.contnt = 1", "Did you mean 'content'"),
+        ("Adam.learning_rat = 1", "Did you mean 'learning_rate'"),
+        ("tf.nn.rleu.name = 1", "Did you mean 'nn.relu'|Did you mean 'tf.nn.relu'"),
+        ("gin_leaf.first_value = @zzz_no_such_thing", "import your_module"),
+        ("gin_leaf.first_value = (1", "never closed"),
+        ("gin_leaf.first_value = %no_macro", "no_macro"),
+    ],
+)
+def test_errors_are_one_sentence_with_the_nearest_name(binding, hint):
+    with pytest.raises(GinConfigError, match=hint):
+        gin_utils.parse_gin([], [binding])
+
+
+def test_error_in_a_file_says_where(tmp_path):
+    path = _write(tmp_path / "a.gin", "gin_leaf.first_value = 1\n\ngin_leaf.bad = 2\n")
+    with pytest.raises(GinConfigError, match=r"(?s)a\.gin.* line 3"):
+        gin_utils.parse_gin([path])
+
+
+def test_unused_bindings():
+    gin_utils.parse_gin(
+        [],
+        [
+            "size_macro = 4",
+            "idle_macro = 5",
+            "GinBox.size = %size_macro",
+            "GinBox.content = @inner/gin_leaf()",
+            "inner/gin_leaf.first_value = 1",
+            "gin_leaf.first_value = 100",
+            "gin_leaf.second_value = 2",
+            "other/gin_leaf.second_value = 3",
+        ],
+    )
+    assert "GinBox.size" in gin_utils.unused_bindings()
+    assert GinBox().content == (1, 2)
+    assert gin_utils.unused_bindings() == ["gin_leaf.first_value", "idle_macro", "other/gin_leaf.second_value"]
+
+
+def test_binding_overridden_by_the_caller_is_unused():
+    gin_utils.parse_gin([], ["gin_leaf.first_value = 9"])
+    gin_leaf(first_value=1)
+    assert gin_utils.unused_bindings() == ["gin_leaf.first_value"]
+
+
+def test_operative_config_reloads_to_the_same(tmp_path):
+    bindings = ["GinBox.content = @inner/gin_leaf()", "inner/gin_leaf.first_value = 'x'", "other/gin_leaf.first_value = 3"]
+    gin_utils.parse_gin([], bindings)
+    first = GinBox().content
+    path = tmp_path / "run" / "configured.gin"
+    text = gin_utils.write_operative_config(str(path), comments=["seed: 5"])
+    assert path.read_text() == text
+    assert text.startswith("# seed: 5\n")
+    assert "# other/gin_leaf.first_value = 3\n" in text
+    assert [p.name for p in path.parent.iterdir()] == ["configured.gin"]
+    gin.clear_config()
+    gin_utils.parse_gin([str(path)])
+    box = GinBox()
+    assert box.content == first == ("x", 2)
+    assert box.size == 3
+    gin_leaf_text = gin_utils.operative_config(["seed: 5"])
+    assert gin_leaf_text.splitlines()[:10] == text.splitlines()[:10]
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        "Adam.learning_rate = 1e-3",
+        "ac/Adam.learning_rate = 1e-3",
+        "tf.keras.optimizers.Adam.epsilon = 1e-5",
+        "TensorSpec.shape = (3,)",
+        "tf.TensorSpec.shape = (3,)",
+        "BoundedTensorSpec.minimum = 0",
+        "tf.keras.layers.Conv2D.padding = 'same'",
+        "tf.nn.leaky_relu.alpha = 0.1",
+        "NormalProjectionNetwork.std_transform = @tf.math.exp",
+        *(f"ActorDistributionNetwork.activation_fn = @tf.nn.{n}" for n in ("elu", "relu", "tanh", "softsign", "swish")),
+        "ActorDistributionRnnNetwork.lstm_size = (8,)",
+        "ValueNetwork.fc_layer_params = (3,)",
+        "ValueRnnNetwork.lstm_size = (8,)",
+        "CategoricalProjectionNetwork.logits_init_output_factor = 0.1",
+        "EncodingNetwork.fc_layer_params = (3,)",
+        "TensorSpec.dtype = %tf.float32",
+    ],
+)
+def test_names_that_gin_files_use(binding):
+    from tf_agents.networks import actor_distribution_rnn_network, value_rnn_network  # noqa: F401
+
+    gin_utils.parse_gin([], [binding])
+
+
+def test_adam_is_the_optimizer_that_traced_loops_run_fastest():
+    import tensorflow as tf
+
+    gin_utils.parse_gin([], ["GinBox.content = @Adam()", "Adam.learning_rate = 0.5"])
+    optimizer = GinBox().content
+    assert isinstance(optimizer, tf.keras.optimizers.legacy.Adam)
+    assert optimizer.get_config()["learning_rate"] == 0.5
