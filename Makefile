@@ -1,7 +1,7 @@
 # Every target makes the virtual environment it needs; repeated calls are quick.
 
 PYTHON ?= python3.11
-PIP_FLAGS ?= --quiet --disable-pip-version-check
+PIP_FLAGS ?= -qq --disable-pip-version-check
 ROOT_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 PYTEST_FLAGS ?=
 

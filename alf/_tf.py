@@ -53,7 +53,8 @@ import tensorflow as tf  # noqa: E402
 
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
-_DEFAULT_INTER_OP = 6
+# An environment stepped inside a graph holds one of these while it steps; the learner must find one free.
+_DEFAULT_INTER_OP = 12
 
 
 def configure_threads(intra_op: int | None = None, inter_op: int | None = None) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import NamedTuple
 
-from alf import _tf as _tf  # isort: skip  (sets TensorFlow up before tensorboard imports it)
+from alf import _tf as _tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 

@@ -10,12 +10,12 @@ import time
 
 import gymnasium
 import numpy as np
-import torch
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.algo.utils.misc import ExperimentStatus
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
+import torch
 
 
 class Watch(AlgoObserver):

@@ -7,13 +7,13 @@ import json
 import time
 
 import gymnasium
-import numpy as np
-import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+import numpy as np
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
+import torch
 
 
 class VectorisedCartPole(VecEnv):

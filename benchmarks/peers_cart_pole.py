@@ -14,15 +14,12 @@ import argparse
 import json
 import pathlib
 import subprocess
-import sys
-import tempfile
-import time
 from typing import Any
 
-from benchmarks import _events, _machine, _peer_env
+from benchmarks import _events, _machine, _peer_env, examples
 
 TARGET = 475.0
-EXAMPLE = "examples/async_ppo_cart_pole.gin"
+EXAMPLE = "async_ppo_cart_pole"
 _HERE = pathlib.Path(__file__).resolve().parent
 
 _SB3 = str(_HERE / "_peer_sb3.py")
@@ -105,29 +102,14 @@ def _peer(python: str, script: str, setting: Setting, seconds: float, seed: int,
 
 def _ours(params: list[str], seconds: float, seed: int) -> dict[str, Any]:
     """One run of our command line on the shipped example, stopped like Ctrl-C when the time is up."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "alf.bin.train", f"--gin_file={EXAMPLE}", f"--root_dir={folder}/run"]
-        params = [f"TrainerConfig.random_seed={seed}", "TrainerConfig.summary_interval=1", *params]
-        command += [f"--gin_param={param}" for param in params]
-        log = pathlib.Path(folder, "log")
-        with log.open("w") as out:
-            started = time.time()
-            process = subprocess.Popen(command, stdout=out, stderr=out, cwd=_machine.ROOT)
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                process.send_signal(2)
-                process.wait(30)
-        if process.returncode not in (0, -2, 130):
-            raise RuntimeError(f"alf.bin.train ended with code {process.returncode}:\n{log.read_text()[-2000:]}")
-        points = _events.scalars(pathlib.Path(folder, "run"))
-    returns = points.get("Metrics/AverageReturn", [])
+    done = examples.run(EXAMPLE, [f"TrainerConfig.random_seed={seed}", *params], seconds)
+    returns = examples.returns(done["points"])
     solved = _events.reached(returns, TARGET)
     return {
         "setting": params,
-        "steps_per_s": _events.steps_per_second(points["Metrics/EnvironmentSteps"]),
+        "steps_per_s": _events.steps_per_second(done["points"]["Driver/env_steps"]),
         "mean_return": max((p.value for p in returns), default=None),
-        "solve_s": None if solved is None else solved - started,
+        "solve_s": None if solved is None else solved - done["started"],
     }
 
 

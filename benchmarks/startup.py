@@ -14,7 +14,7 @@ import time
 
 from benchmarks import _events, _machine
 
-EXAMPLE = "examples/async_ppo_cart_pole.gin"
+EXAMPLE = "async_ppo_cart_pole"
 
 # Each line imports what the ones before it did and one thing more.
 _IMPORTS = {
@@ -22,7 +22,7 @@ _IMPORTS = {
     "numpy": "import numpy",
     "tensorflow": "import alf._tf",
     "tensorflow + tf-agents": "import alf.data_structures",
-    "alf.bin.train": "import alf.bin.train",
+    "everything that a run imports": "import absl.flags as f, alf.bin.command_line as c; f.FLAGS(['x']); c.set_up()",
 }
 
 

@@ -55,7 +55,7 @@ def _children(before: set[int]) -> list[psutil.Process]:
     return left
 
 
-@pytest.fixture()
+@pytest.fixture
 def no_leaked_threads() -> Iterator[None]:
     """Fails the test when threads or child processes are left after it."""
     threads = set(threading.enumerate())

@@ -21,8 +21,11 @@ RUN_SECONDS = 100
 
 _GIN_CHECK = """
 import sys
-import alf.bin.train
+from absl import flags
+from alf.bin import command_line
 import gin
+flags.FLAGS(["docs"])
+command_line.set_up()
 gin.parse_config(sys.stdin.read())
 """
 
@@ -78,9 +81,7 @@ def _check(done: subprocess.CompletedProcess[str], block: Block) -> None:
 def test_bash_blocks_run(block: Block, tmp_path: pathlib.Path) -> None:
     env = _in_a_copy(tmp_path)
     command = ["bash", "-euo", "pipefail", "-c", block.code]
-    _check(
-        subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block
-    )
+    _check(subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block)
 
 
 @pytest.mark.slow
@@ -90,9 +91,7 @@ def test_python_blocks_run(block: Block, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(block.code)
     command = [sys.executable, str(script)]
-    _check(
-        subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block
-    )
+    _check(subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block)
 
 
 @pytest.mark.slow

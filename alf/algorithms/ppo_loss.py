@@ -112,17 +112,20 @@ class PPOLoss(ActorCriticLoss):
         log_ratio = dist_utils.log_importance_ratio(log_prob, collect_log_prob, self._log_prob_clipping)
         ratio = self._checked(tf.exp(log_ratio), "importance ratio")
         advantages = self._scaled(tf.stop_gradient(info.advantages), mask)
-        clipped = dist_utils.clip_importance_ratio(ratio, "double_sided", self._importance_ratio_clipping)
-        pg_loss = -tf.minimum(ratio * advantages, clipped * advantages)
+        # min(r A, clip(r, 1 - e, 1 + e) A) with the clipping resolved: only the bound on A's side can bind, and it is a
+        # constant, which halves the operations of the gradient.
+        bound = advantages + self._importance_ratio_clipping * tf.abs(advantages)
+        pg_loss = -tf.minimum(ratio * advantages, bound)
         td_loss = self._td_error_loss_fn(tf.stop_gradient(info.returns), value)
+        excess = ratio - 1.0
         extra = masked_means(
             mask,
             {
                 "policy_gradient_loss": pg_loss,
                 "td_loss": td_loss,
                 "entropy": entropy,
-                "approx_kl": ratio - 1.0 - log_ratio,
-                "clip_fraction": tf.cast(tf.not_equal(ratio, clipped), tf.float32),
+                "approx_kl": excess - log_ratio,
+                "clip_fraction": tf.cast(tf.abs(excess) > self._importance_ratio_clipping, tf.float32),
             },
         )
         extra["explained_variance"] = math_ops.explained_variance(info.returns - info.advantages, info.returns, mask)

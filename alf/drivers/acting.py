@@ -10,7 +10,7 @@ from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
 from alf.drivers.policy_store import Snapshot, reading
 from alf.drivers.queues import TFQueues
-from alf.drivers.unroll import Call, Policy, executor
+from alf.drivers.unroll import Call, Policy
 
 
 def queue_policy(queues: TFQueues) -> Policy:
@@ -47,20 +47,18 @@ class Server:
         self._in_order = in_order
         self._return_handles = tf.stack([q.handle for q in queues.action_return_queues])
         weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
-        with executor():
-            self._function = tf.function(self._serve, autograph=False).get_concrete_function(
-                weights,
-                tf.TensorSpec([], tf.int64),
-                tf.TensorSpec([], tf.resource),
-                tf.TensorSpec(self._return_handles.shape, tf.resource),
-                tf.TensorSpec([2], tf.int32),
-            )
+        self._function = tf.function(self._serve, autograph=False).get_concrete_function(
+            weights,
+            tf.TensorSpec([], tf.int64),
+            tf.TensorSpec([], tf.resource),
+            tf.TensorSpec(self._return_handles.shape, tf.resource),
+            tf.TensorSpec([2], tf.int32),
+        )
 
     def serve(self, snapshot: Snapshot, requests: tf.Tensor, seed: tf.Tensor) -> None:
         """Waits for A requests in the queue whose handle is given, and answers them under `snapshot`."""
         version = tf.constant(snapshot.version, tf.int64)
-        with executor():
-            self._function(snapshot.weights, version, requests, self._return_handles, seed)
+        self._function(snapshot.weights, version, requests, self._return_handles, seed)
 
     def _serve(
         self,

@@ -23,7 +23,7 @@ from alf.drivers.pacing import Pacer
 from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
 from alf.drivers.threads import ActorThread, EnvThread, LogEntry, LogThread
-from alf.drivers.unroll import Segment, Unroller, executor, inline_call_spec, inline_policy, queue_call_spec
+from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy, parallel, queue_call_spec, sequential
 
 # The learner waits in slices of this length, so that signals and failures of other threads get through.
 _WAIT_SECS = 0.25
@@ -197,6 +197,7 @@ class AsyncOffPolicyDriver(Driver):
             policy,
             call_spec,
             lambda thread, *action: collectors[int(thread)].step_flat(*action),
+            sequential if inline else parallel,
         )
         stepping = {c.stepping for c in collectors}
         unroller.trace(["graph", "host"] if "auto" in stepping else sorted(stepping))
@@ -276,7 +277,7 @@ class AsyncOffPolicyDriver(Driver):
                 segments += self._take(self._learn_queue_cap - len(segments))
             if self._stack is None:
                 self._stack = tf.function(_stack, autograph=False)
-            with executor():
+            with sequential():
                 exp = self._stack([s.experience for s in segments])
         except QueueClosed:
             self._raised = self._coord.exception

@@ -2,8 +2,7 @@
 
 They are traced once, in the main thread, and shared by all environment threads of a driver: what differs between
 threads (environment, queues, weights, seeds) comes in as tensors. AutoGraph is off, since converting network code costs
-seconds at start. All run on TensorFlow's single-threaded executor, in the calling thread: small operations cost less
-there than their way to a thread pool, and an environment stepped inside the graph holds no thread that the learner needs.
+seconds at start.
 """
 
 from __future__ import annotations
@@ -46,9 +45,18 @@ class Segment(NamedTuple):
     versions: tf.Tensor
 
 
-def executor() -> contextlib.AbstractContextManager[None]:
-    """The executor under which traced acting code is traced and called."""
+def sequential() -> contextlib.AbstractContextManager[None]:
+    """Runs traced code operation by operation on one thread, to be entered for tracing and for calling.
+
+    Small operations cost less there than their way between the threads of a pool. Not for code that waits in queues: it
+    would hold a thread of the pool while it waits.
+    """
     return context.function_executor_type("SINGLE_THREADED_EXECUTOR")
+
+
+def parallel() -> contextlib.AbstractContextManager[None]:
+    """Runs traced code on TensorFlow's default executor, where waiting in a queue holds no thread."""
+    return contextlib.nullcontext()
 
 
 def control_of(time_step: TimeStep) -> np.ndarray:
@@ -128,6 +136,7 @@ class Unroller:
         policy: Policy,
         call_spec: Call,
         step_env: Callable[..., Any],
+        executor: Callable[[], contextlib.AbstractContextManager[None]] = sequential,
     ) -> None:
         """Prepares tracing.
 
@@ -138,12 +147,14 @@ class Unroller:
           policy: acts, inline or through an actor's queue.
           call_spec: specs of a Call.
           step_env: `(thread, *flat action)` -> `[control, *flat observation]` in numpy, called from inside the graph.
+          executor: `sequential`, or `parallel` for a policy that waits in queues.
         """
         self._algorithm = algorithm
         self._batch_size = batch_size
         self._length = unroll_length
         self._policy = policy
         self._step_env = step_env
+        self._executor = executor
         spec = algorithm.time_step_spec
         self._carry_spec = Carry(
             control=tf.TensorSpec([3, batch_size], tf.float32),
@@ -168,7 +179,7 @@ class Unroller:
     def trace(self, stepping: Sequence[str]) -> None:
         """Traces what the ways of stepping ("graph", "host") need; in the main thread, before threads start."""
         call, carry = self._call_spec, self._carry_spec
-        with executor():
+        with self._executor():
             if "graph" in stepping:
                 self._functions["unroll"] = _concrete(self._unroll, call, carry)
             if "host" in stepping:
@@ -186,7 +197,7 @@ class Unroller:
 
     def unroll(self, call: Call, carry: Carry) -> tuple[Segment, Carry]:
         """T steps, the environment stepped from inside the graph."""
-        with executor():
+        with self._executor():
             return self._functions["unroll"](call, carry)
 
     def unroll_on_host(self, call: Call, carry: Carry, step: Callable[[Nest], TimeStep]) -> tuple[Segment, Carry]:
@@ -194,7 +205,7 @@ class Unroller:
         first = carry
         records = []
         for t in range(self._length):
-            with executor():
+            with self._executor():
                 kept, state, version = self._functions["act"](call, carry, tf.constant(t))
             time_step = step(tf.nest.map_structure(lambda a: a.numpy(), kept.action))
             control = control_of(time_step)
@@ -202,7 +213,7 @@ class Unroller:
             carry = Carry(tf.constant(control), observation, kept.action, state)
             records.append((kept, version, control))
         rows = tf.nest.map_structure(lambda *x: tf.constant(np.stack([np.asarray(y) for y in x])), *records)
-        with executor():
+        with self._executor():
             return self._functions["segment"](call, first, *rows, carry), carry
 
     # ---- traced ----

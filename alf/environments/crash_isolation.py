@@ -77,6 +77,7 @@ class RestartingEnvironment(BatchedEnvironment):
         self._steps = 0
         self._nonfinite_truncations = 0
         self._closed = False
+        self._open = False
         self._thread: CallThread | None = None
         self._build(self._seeds if seed is None else seed)
         self._check_finite = finite_check.finite_check(self._env.observation_spec())
@@ -224,6 +225,7 @@ class RestartingEnvironment(BatchedEnvironment):
             self._env = bounded_call(build, _START_TIMEOUT_SECS, "alf-environment-build")
         else:
             self._env = build()
+        self._open = True
 
     def _start_timeout(self) -> float:
         return max(_START_TIMEOUT_SECS, self._step_timeout or 0.0)
@@ -234,8 +236,10 @@ class RestartingEnvironment(BatchedEnvironment):
     def _close_env(self, timeout_secs: float) -> None:
         """Closes the environment in bounded time; a hung one is left to its thread, which closes it when it wakes."""
         thread, self._thread = self._thread or CallThread("alf-environment-close"), None
+        was_open, self._open = self._open, False
         try:
-            thread.call(self._env.close, timeout_secs)
+            if was_open:
+                thread.call(self._env.close, timeout_secs)
         except Exception as error:
             logging.warning("An environment did not close: %r", error)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,8 @@ def finite_check(observation_spec: Any) -> Callable[[ts.TimeStep], bool]:
 
 
 def _is_finite(values: np.ndarray) -> bool:
-    return bool(np.isfinite(values).all())
+    # The sum of squares is finite only where all values are, and costs half; it may overflow, hence the second look.
+    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 
 def nonfinite_error(
@@ -60,7 +62,7 @@ def nonfinite_error(
             row = int(np.flatnonzero(bad)[0])
             seen = np.array2string(value[row], threshold=8)
             return FloatingPointError(
-                f"Stream {first_env_id + row} (row {row} of {len(value)}) gave {name} = {seen} at its step {step_number}: "
-                "correct the environment, or set nonfinite='truncate' to go on without it."
+                f"Stream {first_env_id + row} (row {row} of {len(value)}) gave {name} = {seen} at its step "
+                f"{step_number}: correct the environment, or set nonfinite='truncate' to go on without it."
             )
     return FloatingPointError(f"A value that is not finite came at step {step_number}.")

@@ -181,16 +181,17 @@ class VectorEnvironment(GymnasiumEnvironment):
         first = self._done
         action = self._to_env(action)
         observation, reward, terminated, _, done = self._raw_step(action)
-        if self._any_done and (done & first).any():
+        if self._any_done and np.count_nonzero(done & first):
             observation, reward, terminated, _, done = self._reset_again(action, done, first)
-        discount = np.subtract(1, terminated, dtype=np.float32)
-        step_type = np.add(1, done, dtype=np.int32)
+        discount = (~terminated).astype(np.float32)
+        step_type = done.astype(np.int32)
+        step_type += 1
         if self._any_done:
             step_type[first] = 0
             reward[first] = 0
             discount[first] = 1
         self._done = done
-        self._any_done = np.count_nonzero(done) > 0
+        self._any_done = bool(np.count_nonzero(done))
         return ts.TimeStep(step_type, reward, discount, self._convert(observation))
 
     def _reset_again(self, action: Any, done: np.ndarray, first: np.ndarray) -> RawStep:
@@ -248,7 +249,8 @@ def next_step_autoreset(env: VectorEnv) -> VectorEnv:
         )
     raise ValueError(
         f"{type(env).__name__} has autoreset mode {mode}, with which a row's last and next first observation cannot "
-        "both be told: make it with autoreset_mode=AutoresetMode.NEXT_STEP (and say so in its metadata['autoreset_mode'])."
+        "both be told: make it with autoreset_mode=AutoresetMode.NEXT_STEP, and say so in its "
+        "metadata['autoreset_mode']."
     )
 
 

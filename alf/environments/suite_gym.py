@@ -14,10 +14,17 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpool
 from alf.environments.vectorization import EnvironmentLoader
 
+_NO_LIMIT = 2**31 - 1
 _EXTRAS = {"ale_py": "atari", "box2d": "box2d", "Box2D": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
 
 
-@gin.configurable("suite_gym.load", module="alf")
+# TF-Agents registers the loader of its old gym suite under the same short name, which would make
+# `@suite_gym.load` ambiguous.
+if (_OLD_LOADER := "tf_agents.environments.suite_gym.load") in gin.config._REGISTRY:
+    gin.config._REGISTRY.pop(_OLD_LOADER)
+
+
+@gin.configurable(module="alf.environments.suite_gym")
 def load(
     environment_name: str | Callable[..., Any],
     gym_env_wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
@@ -31,7 +38,8 @@ def load(
     Args:
       environment_name: a Gymnasium id ("CartPole-v1", "module:Name-v0"), the path of a callable
         ("package.module:function"), an EnvPool task id (for vectorization "envpool"), or a callable. A callable returns
-        a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`; see `EnvironmentLoader`.
+        a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`: see
+        `EnvironmentLoader`.
       gym_env_wrappers: wrap each `gymnasium.Env`, in order.
       env_wrappers: wrap the `BatchedEnvironment`, in order.
       max_episode_steps: truncates episodes; None keeps what the environment is registered with, 0 lifts that.
@@ -43,14 +51,15 @@ def load(
     """
     if render_mode is not None:
         env_kwargs["render_mode"] = render_mode
-    make = environment_name if callable(environment_name) else _callable_at(environment_name)
-    if make is not None:
-        own = functools.partial(make, **env_kwargs) if env_kwargs else make
+    user_make = _user_callable(environment_name)
+    if user_make is not None:
+        if env_kwargs:
+            user_make = functools.partial(user_make, **env_kwargs)
         wrappers = (*_time_limit(max_episode_steps), *gym_env_wrappers)
-        return EnvironmentLoader(make=_wrapped(own, wrappers) if wrappers else own, env_wrappers=env_wrappers)
+        return EnvironmentLoader(make=_wrapped(user_make, wrappers), env_wrappers=env_wrappers)
     assert isinstance(environment_name, str)
     if max_episode_steps is not None:
-        env_kwargs["max_episode_steps"] = max_episode_steps or -1  # What Gymnasium takes for "no limit".
+        env_kwargs["max_episode_steps"] = max_episode_steps or _NO_LIMIT
     make = functools.partial(_make, environment_name, disable_env_checker=True, **env_kwargs)
     return EnvironmentLoader(
         make=_wrapped(make, gym_env_wrappers),
@@ -60,8 +69,10 @@ def load(
     )
 
 
-def _callable_at(name: str) -> Callable[..., Any] | None:
-    """The callable that "package.module:name" names, or None where it is an id or a module that registers one."""
+def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:
+    """`name` itself or what "package.module:name" names; None where it is an id, or a module that registers one."""
+    if not isinstance(name, str):
+        return name
     module_name, _, attribute = name.partition(":")
     if not attribute:
         return None

@@ -72,8 +72,9 @@ class UnittestEnv(BatchedEnvironment):
 
     def action_spec(self) -> array_spec.BoundedArraySpec:
         """Shape (1,): int64 in {0, 1} or float32 in [0, 1]."""
-        dtype = np.int64 if self._action_type is ActionType.Discrete else np.float32
-        return array_spec.BoundedArraySpec((1,), dtype, 0, 1, "action")
+        if self._action_type is ActionType.Discrete:
+            return array_spec.BoundedArraySpec((1,), np.int64, 0, 1, "action")
+        return array_spec.BoundedArraySpec((1,), np.float32, 0.0, 1.0, "action")
 
     @abc.abstractmethod
     def _observe(self) -> np.ndarray:

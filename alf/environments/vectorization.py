@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -160,8 +161,12 @@ def _sync(
     made = [first]
     try:
         made.extend(make_env() for _ in range(size - 1))
-        return VectorEnvironment(SyncVectorEnv([lambda env=env: env for env in made], copy=False), seeds)
+        return VectorEnvironment(SyncVectorEnv([functools.partial(_same, env) for env in made], copy=False), seeds)
     except BaseException:
         for env in made[1:]:
             env.close()
         raise
+
+
+def _same(env: gymnasium.Env) -> gymnasium.Env:
+    return env

@@ -43,8 +43,7 @@ class StepMetric(abc.ABC):
           env_thread_id: which batched environment made it.
         """
         step_type, next_step_type, reward = (
-            np.atleast_2d(np.asarray(x))
-            for x in (trajectory.step_type, trajectory.next_step_type, trajectory.reward)
+            np.atleast_2d(np.asarray(x)) for x in (trajectory.step_type, trajectory.next_step_type, trajectory.reward)
         )
         with self._lock:
             self._update(step_type, next_step_type, reward, int(env_thread_id))
@@ -185,7 +184,9 @@ class EpisodeAverage(StepMetric):
                 f"{name}: num_envs={num_envs} and env_batch_size={env_batch_size} must both be at least 1."
             )
         if buffer_size is not None and buffer_size < 1:
-            raise ValueError(f"{name}: buffer_size={buffer_size} must be at least 1, or None for max(B, {_MIN_WINDOW}).")
+            raise ValueError(
+                f"{name}: buffer_size={buffer_size} must be at least 1, or None for max(B, {_MIN_WINDOW})."
+            )
         self._capacity = max(env_batch_size, _MIN_WINDOW) if buffer_size is None else buffer_size
         self._num_envs = num_envs
         self._batch = env_batch_size

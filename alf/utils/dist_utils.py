@@ -218,8 +218,7 @@ def log_importance_ratio(log_prob: tf.Tensor, collect_log_prob: tf.Tensor, log_p
     if log_prob_clipping > 0:
         log_prob = tf.clip_by_value(log_prob, -log_prob_clipping, log_prob_clipping)
         collect_log_prob = tf.clip_by_value(collect_log_prob, -log_prob_clipping, log_prob_clipping)
-    difference = log_prob - tf.stop_gradient(collect_log_prob)
-    return tf.clip_by_value(difference, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    return tf.minimum(log_prob - tf.stop_gradient(collect_log_prob), _MAX_LOG_RATIO)
 
 
 def clip_importance_ratio(ratio: tf.Tensor, clipping_mode: str, importance_ratio_clipping: float) -> tf.Tensor:

@@ -40,7 +40,16 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
         "VarianceScaling",
         "Zeros",
     ),
-    "tf.keras.layers": ("Add", "Concatenate", "Conv2D", "Dense", "Embedding", "Flatten", "Lambda", "LayerNormalization"),
+    "tf.keras.layers": (
+        "Add",
+        "Concatenate",
+        "Conv2D",
+        "Dense",
+        "Embedding",
+        "Flatten",
+        "Lambda",
+        "LayerNormalization",
+    ),
     "tf.keras.optimizers.schedules": ("CosineDecay", "ExponentialDecay", "PiecewiseConstantDecay", "PolynomialDecay"),
     "tf": ("TensorSpec",),
 }
@@ -66,7 +75,10 @@ def _register() -> None:
         # They take any keyword and refuse it only when called; named here, a misspelt one is an error of its line.
         named = [p for p in inspect.signature(optimizer.__init__).parameters if p not in ("self", "kwargs")]
         gin.external_configurable(
-            optimizer, name=name, module="tf.keras.optimizers", allowlist=[*named, "clipnorm", "clipvalue", "global_clipnorm"]
+            optimizer,
+            name=name,
+            module="tf.keras.optimizers",
+            allowlist=[*named, "clipnorm", "clipvalue", "global_clipnorm"],
         )
     from tf_agents.specs import tensor_spec
 

@@ -122,6 +122,15 @@ def write_operative_config(path: str, comments: Sequence[str] = ()) -> str:
     return text
 
 
+def bind(configurable: Any, parameter: str, value: Any) -> None:
+    """Binds a parameter of a configurable function or class, over what gin files say, locked or not."""
+    registered = gin.config._inverse_lookup(configurable)
+    if registered is None:
+        raise GinConfigError(f"{configurable!r} is not known to gin.")
+    with gin.unlock_config():
+        gin.bind_parameter(f"{registered.selector}.{parameter}", value)
+
+
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The known name that is most like `name`, if any is."""
     by_lower = {k.lower(): k for k in known}
@@ -133,8 +142,9 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
 
 def _register_reader() -> None:
+    # First, since gin's reader of package resources logs an error for every path that is not its own.
     if all(reader is not _read_marked for reader, _ in gin.config._FILE_READERS):
-        gin.config.register_file_reader(_read_marked, lambda path: path.startswith(_MARK))
+        gin.config._FILE_READERS.insert(0, (_read_marked, lambda path: path.startswith(_MARK)))
 
 
 class _NamedText(io.StringIO):
@@ -203,7 +213,9 @@ def _hint(message: str) -> str:
         short = {".".join(s.split(".")[-(name.count(".") + 1) :]) for s, _ in registry.items()}
         found = nearest(name, sorted(short))
         hint = f" Did you mean {found!r}?" if found else ""
-        return hint + " A name of your own is known once its module is imported: put `import your_module` in the gin file."
+        return (
+            hint + " A name of your own is known once its module is imported: put `import your_module` in the gin file."
+        )
     return ""
 
 

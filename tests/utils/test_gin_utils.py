@@ -121,7 +121,11 @@ def test_binding_overridden_by_the_caller_is_unused():
 
 
 def test_operative_config_reloads_to_the_same(tmp_path):
-    bindings = ["GinBox.content = @inner/gin_leaf()", "inner/gin_leaf.first_value = 'x'", "other/gin_leaf.first_value = 3"]
+    bindings = [
+        "GinBox.content = @inner/gin_leaf()",
+        "inner/gin_leaf.first_value = 'x'",
+        "other/gin_leaf.first_value = 3",
+    ]
     gin_utils.parse_gin([], bindings)
     first = GinBox().content
     path = tmp_path / "run" / "configured.gin"

@@ -1,0 +1,158 @@
+"""What a training run consists of."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import gin
+
+from alf.utils.gin_utils import nearest
+
+
+@gin.configurable(module="alf")
+class TrainerConfig:
+    """The settings of a trainer, bound in gin files. Attributes are the arguments; any other name is an error."""
+
+    def __init__(
+        self,
+        root_dir: str,
+        trainer: Callable[[TrainerConfig], Any] | None = None,
+        algorithm_ctor: Callable[..., Any] | None = None,
+        random_seed: int | None = None,
+        num_iterations: int = 1000,
+        num_env_steps: int = 0,
+        unroll_length: int = 8,
+        use_rollout_state: bool = False,
+        use_tf_functions: bool = True,
+        checkpoint_interval: int = 1000,
+        checkpoint_max_to_keep: int = 20,
+        evaluate: bool = False,
+        eval_interval: int = 10,
+        epsilon_greedy: float = 0.1,
+        num_eval_episodes: int = 10,
+        summary_interval: int = 50,
+        update_counter_every_mini_batch: bool = False,
+        summaries_flush_secs: int = 1,
+        summary_max_queue: int = 10,
+        debug_summaries: bool = False,
+        summarize_grads_and_vars: bool = False,
+        summarize_action_distributions: bool = False,
+        num_steps_per_iter: int = 10000,
+        initial_collect_steps: int = 0,
+        num_updates_per_train_step: int = 4,
+        mini_batch_length: int | None = None,
+        mini_batch_size: int | None = None,
+        whole_replay_buffer_training: bool = True,
+        clear_replay_buffer: bool = True,
+        num_envs: int = 1,
+        *,
+        strict: bool = False,
+    ) -> None:
+        """Creates the settings.
+
+        Args:
+          root_dir: directory of everything the run writes.
+          trainer: a trainer class, such as `@async_off_policy_trainer`; called with this object.
+          algorithm_ctor: makes the algorithm, called as `(observation_spec, action_spec, debug_summaries=...)`.
+          random_seed: of which every random stream of the run is derived; None draws one and logs it.
+          num_iterations: total of iterations after which training ends, resumed runs included; 0 sets no such limit.
+          num_env_steps: environment steps that the learner has got after which training ends; 0 sets no such limit.
+            The first limit that is reached ends training, by at most one iteration too late.
+          unroll_length: T, steps in a segment (on-policy: steps between two updates).
+          use_rollout_state: start recurrent training from the recorded states.
+          use_tf_functions: False runs everything eagerly, to debug.
+          checkpoint_interval: iterations between checkpoints; 0 writes one at the end only.
+          checkpoint_max_to_keep: older checkpoints are deleted.
+          evaluate: play `num_eval_episodes` in an environment of its own every `eval_interval` iterations.
+          eval_interval: see above.
+          epsilon_greedy: chance of a sampled instead of the most likely action in evaluation.
+          num_eval_episodes: see above.
+          summary_interval: iterations between two summaries (which are at least some seconds apart).
+          update_counter_every_mini_batch: count minibatches, not iterations, in the global counter.
+          summaries_flush_secs: accepted; every summary is flushed as it is written.
+          summary_max_queue: accepted; see above.
+          debug_summaries: report more about the inside of the losses.
+          summarize_grads_and_vars: report norms of gradients and variables.
+          summarize_action_distributions: report the parameters of the action distributions.
+          num_steps_per_iter: environment steps in an iteration of the on-policy trainer.
+          initial_collect_steps: environment steps to collect before the first update of a run.
+          num_updates_per_train_step: passes over the data, or sampled batches, in an iteration.
+          mini_batch_length: L, steps in a training sequence, a divisor of T; None for T.
+          mini_batch_size: sequences in one gradient step; None for all.
+          whole_replay_buffer_training: train on all that the replayer has, else on samples.
+          clear_replay_buffer: forget it afterwards.
+          num_envs: N, environment threads of the asynchronous driver, each with a batched environment of
+            `create_environment.num_parallel_environments`.
+          strict: make bindings that the first iteration has not used an error instead of a warning.
+
+        Raises:
+          ValueError: a number is out of its range.
+        """
+        given = dict(locals())
+        for name in _FIELDS:
+            object.__setattr__(self, name, given[name])
+        self._check()
+
+    def create_trainer(self) -> Any:
+        """The trainer of this configuration.
+
+        Raises:
+          ValueError: no trainer is set.
+        """
+        trainer = self._values()["trainer"]
+        if trainer is None:
+            raise ValueError(
+                "TrainerConfig.trainer is not set: bind it to @on_policy_trainer, @sync_off_policy_trainer or "
+                "@async_off_policy_trainer."
+            )
+        return trainer(self)
+
+    def __getattr__(self, name: str) -> Any:
+        self._unknown(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _FIELDS:
+            self._unknown(name)
+        object.__setattr__(self, name, value)
+
+    def _values(self) -> dict[str, Any]:
+        return vars(self)
+
+    def _unknown(self, name: str) -> NoReturn:
+        found = nearest(name, _FIELDS)
+        hint = f" Did you mean {found!r}?" if found else ""
+        raise AttributeError(f"TrainerConfig has no {name!r}.{hint}")
+
+    def _check(self) -> None:
+        values = self._values()
+        for name, least in _LEAST.items():
+            value = values[name]
+            if value is not None and value < least:
+                raise ValueError(f"TrainerConfig.{name}={value} must be at least {least}.")
+        if not values["num_iterations"] and not values["num_env_steps"]:
+            raise ValueError(
+                "TrainerConfig: num_iterations and num_env_steps are both 0, so training would never end; set one."
+            )
+        if not 0.0 <= values["epsilon_greedy"] <= 1.0:
+            raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
+
+
+_FIELDS = [p for p in inspect.signature(TrainerConfig.__init__).parameters if p != "self"]
+_LEAST = {
+    "num_iterations": 0,
+    "num_env_steps": 0,
+    "unroll_length": 1,
+    "checkpoint_interval": 0,
+    "checkpoint_max_to_keep": 1,
+    "eval_interval": 1,
+    "num_eval_episodes": 1,
+    "summary_interval": 1,
+    "num_steps_per_iter": 1,
+    "initial_collect_steps": 0,
+    "num_updates_per_train_step": 1,
+    "mini_batch_length": 1,
+    "mini_batch_size": 1,
+    "num_envs": 1,
+}

@@ -1,0 +1,74 @@
+"""Ending a run by SIGINT (Ctrl-C) or SIGTERM without losing what it has learned."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+from absl import logging
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """Raised inside `StopSignals.interruptible` to leave a wait; not an Exception, so that no handler keeps it."""
+
+
+class StopSignals:
+    """Turns the first SIGINT or SIGTERM into a request to stop; the second one ends the process at once.
+
+    A context manager. Handlers are installed in the main thread only, elsewhere it does nothing, and the previous ones
+    are put back at the end.
+    """
+
+    def __init__(self) -> None:
+        self._requested: str | None = None
+        self._interruptible = False
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> str | None:
+        """Name of the signal that asked to stop; None so far."""
+        return self._requested
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Marks a stretch, such as waiting for data, that a signal may leave by raising `Interrupted`."""
+        self._interruptible = True
+        try:
+            if self._requested:
+                raise Interrupted(self._requested)
+            yield
+        finally:
+            self._interruptible = False
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {s: signal.signal(s, self._handle) for s in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self._requested:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self._requested = name
+        logging.warning(
+            "%s: finishing the iteration and writing a checkpoint; once more ends the process at once.", name
+        )
+        if self._interruptible:
+            self._interruptible = False
+            raise Interrupted(name)

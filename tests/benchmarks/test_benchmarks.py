@@ -1,0 +1,75 @@
+"""The helpers of the benchmarks do what the figures rest on, and the cheap scripts run."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import pytest
+import tensorflow as tf
+
+from benchmarks import _events, _machine
+
+
+def test_table_has_a_line_for_each_row_and_shows_what_is_missing() -> None:
+    lines = _machine.table([{"a": 1, "b": 1234.5}, {"a": 2, "b": None}]).splitlines()
+    assert lines == ["| a | b |", "|---|---|", "| 1 | 1,234 |", "| 2 | – |"]
+
+
+def test_median_counts_a_run_that_did_not_get_there_as_the_worst() -> None:
+    assert _machine.median([3.0, None, 1.0]) == 3.0
+    assert _machine.median([None, None, 1.0]) is None
+    assert _machine.median([2.0, 4.0]) == 3.0
+
+
+def test_machine_is_described() -> None:
+    described = _machine.machine()
+    assert described["processors"] >= 1
+    assert described["processor"]
+    assert len(described["load_average"]) == 3
+
+
+def test_last_json_reads_the_last_object_and_reports_failures() -> None:
+    code = "print('noise'); print('{\"a\": 1}')"
+    assert _machine.last_json([sys.executable, "-c", code], timeout=30)["a"] == 1
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        _machine.last_json([sys.executable, "-c", "1 / 0"], timeout=30)
+
+
+def test_save_writes_what_it_prints(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_machine, "RESULTS", tmp_path)
+    monkeypatch.setattr(_machine, "ROOT", tmp_path)
+    _machine.save("x", {"title": "t"}, [{"a": 1.5}], more=[1])
+    written = json.loads((tmp_path / "x.json").read_text())
+    assert written["rows"] == [{"a": 1.5}]
+    assert written["more"] == [1]
+
+
+def test_scalars_of_an_event_file_come_back(tmp_path: pathlib.Path) -> None:
+    writer = tf.summary.create_file_writer(str(tmp_path / "train"))
+    with writer.as_default():
+        for step, value in enumerate([1.0, 5.0, 9.0]):
+            tf.summary.scalar("Metrics/AverageReturn", value, step=step)
+        tf.summary.text("notes", "not a number", step=0)
+    writer.close()
+    points = _events.scalars(tmp_path)
+    assert set(points) == {"Metrics/AverageReturn"}
+    assert [(p.step, p.value) for p in points["Metrics/AverageReturn"]] == [(0, 1.0), (1, 5.0), (2, 9.0)]
+
+
+def test_no_event_file_is_said(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no TensorBoard event file"):
+        _events.scalars(tmp_path)
+
+
+def test_rate_leaves_the_warm_up_out() -> None:
+    points = [_events.Point(wall_time=t, step=0, value=v) for t, v in [(0, 0), (1, 5), (2, 10), (3, 110), (4, 210)]]
+    assert _events.steps_per_second(points, warm_up=2.0) == 100.0
+    assert _events.steps_per_second(points[:2], warm_up=2.0) is None
+
+
+def test_reached_is_the_first_time() -> None:
+    points = [_events.Point(wall_time=10.0 + i, step=i, value=v) for i, v in enumerate([1.0, 480.0, 400.0, 490.0])]
+    assert _events.reached(points, 475.0) == 11.0
+    assert _events.reached(points, 500.0) is None

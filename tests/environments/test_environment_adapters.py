@@ -1,0 +1,179 @@
+"""Every way to vectorise gives the segments of the single environment, and owns what it hands out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from alf.environments import BatchedEnvironment, SingleEnvironment, VectorEnvironment, create_environment
+from tests.environments.toy_environments import ENDS, NestedEnv, ToyEnv, ToyVectorEnv
+
+_ROWS = 3
+_STEPS = 14
+
+
+def _actions(rows: int) -> np.ndarray:
+    return 2 + np.arange(_STEPS * rows).reshape(_STEPS, rows) * 7 % 4
+
+
+def _expected(ends: str, rows: int) -> list[list[tuple[int, float, float, list[float]]]]:
+    """For each row its time steps, by a plain loop over the single environment."""
+    streams = []
+    for row in range(rows):
+        env, steps, done = ToyEnv(row, ends), [], True
+        for action in [2, *_actions(rows)[:, row]]:
+            if done:
+                steps.append((0, 0.0, 1.0, env.reset()[0].tolist()))
+                done = False
+            else:
+                observation, reward, terminated, truncated, _ = env.step(np.int64(action))
+                done = terminated or truncated
+                steps.append((2 if done else 1, reward, 0.0 if terminated else 1.0, observation.tolist()))
+        streams.append(steps)
+    return streams
+
+
+def _played(env: BatchedEnvironment) -> list[list[tuple[int, float, float, list[float]]]]:
+    """The same from a batched environment; all arrays are read at the end, so that reused buffers show (E31)."""
+    steps = [env.reset()]
+    steps += [env.step(action) for action in _actions(env.batch_size)]
+    env.close()
+    for step in steps:
+        assert step.step_type.dtype == np.int32
+        assert step.reward.dtype == step.discount.dtype == step.observation.dtype == np.float32
+    return [
+        [
+            (int(s.step_type[row]), float(s.reward[row]), float(s.discount[row]), s.observation[row].tolist())
+            for s in steps
+        ]
+        for row in range(env.batch_size)
+    ]
+
+
+def _own(kind: type, mode: AutoresetMode, ends: str) -> Callable[[], VectorEnv]:
+    rows = [functools.partial(ToyEnv, row, ends) for row in range(_ROWS)]
+    if kind is SyncVectorEnv:
+        return lambda: SyncVectorEnv(rows, autoreset_mode=mode)
+    return lambda: AsyncVectorEnv(rows, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_all_autoreset_modes_give_the_same_segments(kind: type, mode: AutoresetMode, ends: str) -> None:
+    env = create_environment(_own(kind, mode, ends), num_parallel_environments=_ROWS, seed=1)
+    assert _played(env) == _expected(ends, _ROWS)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_numpy_vectorised_gives_the_same_segments(ends: str) -> None:
+    env = create_environment(functools.partial(ToyVectorEnv, ends=ends), num_parallel_environments=_ROWS, seed=1)
+    assert _played(env) == _expected(ends, _ROWS)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("vectorization", [None, "single", "sync", "async"])
+def test_one_environment_gives_the_same_segments(vectorization: str | None, ends: str) -> None:
+    env = create_environment(
+        functools.partial(ToyEnv, ends=ends), num_parallel_environments=1, seed=1, vectorization=vectorization
+    )
+    assert _played(env) == _expected(ends, 1)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("mode", [None, "odd", AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_third_party_modes_are_refused(mode: Any, wrapped: bool) -> None:
+    class Other(ToyVectorEnv):
+        metadata = {} if mode is None else {"autoreset_mode": mode}
+
+    def make() -> VectorEnv:
+        env: VectorEnv = Other(2)
+        return gymnasium.vector.VectorWrapper(env) if wrapped else env
+
+    with pytest.raises(ValueError, match=r"autoreset mode .*NEXT_STEP"):
+        create_environment(make, num_parallel_environments=2)
+
+
+def test_a_wrapped_vector_env_in_the_wrong_mode_is_refused() -> None:
+    make = _own(SyncVectorEnv, AutoresetMode.SAME_STEP, "terminate")
+    with pytest.raises(ValueError, match="NEXT_STEP"):
+        VectorEnvironment(gymnasium.vector.VectorWrapper(make()))
+
+
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+def test_nested_specs_match_what_is_delivered(vectorization: str) -> None:
+    size = 1 if vectorization == "single" else 2
+    env = create_environment(NestedEnv, num_parallel_environments=size, seed=3, vectorization=vectorization)
+    rng = np.random.default_rng(0)
+    step = env.reset()
+    for _ in range(4):
+        tf.nest.assert_same_structure(env.observation_spec(), step.observation)
+        for spec, leaf in zip(tf.nest.flatten(env.observation_spec()), tf.nest.flatten(step.observation), strict=True):
+            assert (leaf.shape, leaf.dtype) == ((size, *spec.shape), spec.dtype)
+        step = env.step(
+            {"move": rng.normal(size=(size, 2)).astype(np.float32), "press": rng.integers(2, size=(size, 2))}
+        )
+    env.close()
+
+
+def test_an_observation_unlike_its_space_is_named() -> None:
+    class Wrong(ToyEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            super().reset(**kwargs)
+            return np.zeros(5), {}
+
+    with pytest.raises(ValueError, match=r"shape \(5,\) where its observation space says \(4,\)"):
+        SingleEnvironment(Wrong()).reset()
+
+
+class _EmptyEpisodes(ToyVectorEnv):
+    """Done again in the step that resets a row, `times` times over."""
+
+    def __init__(self, num_envs: int, times: int) -> None:
+        super().__init__(num_envs)
+        self.times = times
+
+    def step(self, actions: np.ndarray) -> Any:
+        resets = (self.buffers[2] | self.buffers[3])[0]
+        result = super().step(actions)
+        if resets and self.times:
+            self.times -= 1
+            self.buffers[2][0] = True
+        return result
+
+
+def test_an_environment_done_at_reset_is_reset_again() -> None:
+    steps = _played(VectorEnvironment(_EmptyEpisodes(1, 4)))[0]
+    # Episode 0 takes one action; 1 to 4 are empty; 5 to 8 take 3, 1, 2 and 3.
+    assert [step[0] for step in steps] == [0, 2, *(0, 1, 1, 2), *(0, 2), *(0, 1, 2), *(0, 1, 1, 2)]
+    assert [step[3][1] for step in steps] == [0.0] * 2 + [5.0] * 4 + [6.0] * 2 + [7.0] * 3 + [8.0] * 4
+
+
+@pytest.mark.parametrize(("rows", "times"), [(1, 10**6), (3, 1)])
+def test_an_environment_that_stays_done_is_an_error(rows: int, times: int) -> None:
+    env = VectorEnvironment(_EmptyEpisodes(rows, times))
+    env.reset()
+    with pytest.raises(RuntimeError, match="done as soon as"):
+        for action in _actions(rows):
+            env.step(action)
+
+
+def test_render_gives_the_picture_of_row_0() -> None:
+    for vectorization in ("single", "sync", "async"):
+        env = create_environment(
+            functools.partial(ToyEnv, render_mode="rgb_array"), num_parallel_environments=1, vectorization=vectorization
+        )
+        env.reset()
+        picture = env.render()
+        assert picture is not None
+        assert picture.shape == (2, 3, 3)
+        env.close()
+    with pytest.raises(NotImplementedError, match="render_mode"):
+        create_environment(ToyEnv, nonparallel=True).render()
