@@ -1,0 +1,273 @@
+"""A failing part ends the run within seconds, with its own exception, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from alf.algorithms.rl_algorithm import ROLLOUT
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.environments.testing import CountingEnvironment, FaultyEnvironment
+from tests.drivers.counting import CountingAlgorithm
+
+LIMIT_SECS = 5.0
+
+
+class Boom(Exception):
+    """What the tests raise."""
+
+
+class FailingAlgorithm(CountingAlgorithm):
+    """Raises at run time, inside the traced code, once the weight has reached `after`."""
+
+    def __init__(self, env: Any, rollout_after: float | None = None, train_after: int | None = None) -> None:
+        self.rollout_after, self.train_after = rollout_after, train_after
+        super().__init__(env)
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> Any:
+        policy_step = super().rollout(time_step, state, mode)
+        if self.rollout_after is None or mode != ROLLOUT:
+            return policy_step
+        after = self.rollout_after
+
+        def check(weight: Any) -> Any:
+            if weight >= after:
+                raise Boom("rollout")
+            return weight
+
+        weight = tf.numpy_function(check, [policy_step.info.weight[0]], tf.float32)
+        weight.set_shape([])
+        action = tf.nest.map_structure(lambda a: a + tf.cast(0.0 * weight, a.dtype), policy_step.action)
+        return policy_step._replace(action=action)
+
+    def train_from(self, *args: Any, **kwargs: Any) -> int:
+        if self.train_after is not None and int(self.iterations) >= self.train_after:
+            raise Boom("train")
+        return super().train_from(*args, **kwargs)
+
+
+class Fault:
+    """Things that go wrong at one moment: at once, or after some batches; alone, or while queues are full or empty."""
+
+    def __init__(self, moment: str) -> None:
+        self.at = {"before the first batch": 2, "later": 200}[moment]
+
+    def driver(self, what: str, actors: int) -> tuple[AsyncOffPolicyDriver, CountingAlgorithm]:
+        observers, metrics, faults = [], [], {}
+        algorithm_faults: dict[str, Any] = {}
+        calls = iter(range(10**9))
+
+        def listener(trajectory: Any, thread: int) -> None:
+            if next(calls) >= self.at // 20:
+                raise Boom(what)
+
+        if what == "environment raises":
+            faults = {"raise_at": range(self.at, 10**6), "error": Boom(what)}
+        elif what == "observer raises":
+            observers = [listener]
+        elif what == "metric raises":
+            metrics = [listener]
+        elif what == "rollout raises":
+            algorithm_faults = {"rollout_after": self.at // 40}
+        elif what == "train raises":
+            algorithm_faults = {"train_after": self.at // 40}
+        envs: list[Any] = [CountingEnvironment(2, 2 * i) for i in range(3)]
+        envs[1] = FaultyEnvironment(envs[1], **faults)
+        algorithm = FailingAlgorithm(envs[0], **algorithm_faults)
+        driver = AsyncOffPolicyDriver(
+            envs, algorithm, actors, 4, 2, 1 if not actors else 3 // actors, observers=observers, metrics=metrics, random_seed=1
+        )
+        return driver, algorithm
+
+
+FAULTS = ["environment raises", "observer raises", "metric raises", "rollout raises", "train raises"]
+
+
+def _names(error: BaseException | None) -> str:
+    """An error with all its causes, as text: what TensorFlow wraps keeps the original as text."""
+    return "" if error is None else f"{type(error).__name__} {error} " + _names(error.__cause__)
+
+
+@pytest.mark.parametrize("actors", [0, 1])
+@pytest.mark.parametrize("moment", ["before the first batch", "later"])
+@pytest.mark.parametrize("what", FAULTS)
+def test_first_error_ends_the_run_with_itself(what: str, moment: str, actors: int) -> None:
+    driver, algorithm = Fault(moment).driver(what, actors)
+    driver.start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            for _ in range(2000):
+                driver.run_async()
+                algorithm.train()
+        assert "Boom" in _names(caught.value), _names(caught.value)
+        assert "closed" not in str(caught.value).lower()
+        if what != "rollout raises":  # TensorFlow turns what Python raises inside a graph into an error of its own
+            assert isinstance(caught.value, Boom)
+            assert caught.traceback[-1].name in ("_step", "listener", "train_from"), "the traceback is not that of the fault"
+        stop = time.monotonic()
+    finally:
+        driver.stop()
+    assert time.monotonic() - stop < LIMIT_SECS
+    assert time.monotonic() - begin < 60
+
+
+@pytest.mark.parametrize("what", ["environment raises", "observer raises"])
+def test_an_error_while_queues_are_full_reaches_the_learner(what: str) -> None:
+    """The learner is busy elsewhere while everything fails; the next run_async tells."""
+    driver, _ = Fault("later").driver(what, 0)
+    driver.start()
+    try:
+        deadline = time.monotonic() + 20
+        with pytest.raises(Boom):
+            while time.monotonic() < deadline:
+                driver.run_async()
+                time.sleep(0.01)
+    finally:
+        driver.stop()
+
+
+def test_stop_raises_an_error_that_run_async_had_no_chance_to_raise_and_only_once() -> None:
+    driver, _ = Fault("before the first batch").driver("environment raises", 0)
+    driver.start()
+    deadline = time.monotonic() + 10
+    while not driver._coord.should_stop() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(Boom):
+        driver.stop()
+    driver.stop()
+
+
+def _driver(envs: list[Any] | None = None, **kwargs: Any) -> AsyncOffPolicyDriver:
+    envs = envs or [CountingEnvironment(2, 2 * i) for i in range(2)]
+    return AsyncOffPolicyDriver(envs, CountingAlgorithm(envs[0]), 0, 4, 2, random_seed=1, **kwargs)
+
+
+def test_a_hanging_environment_ends_the_run_and_stop_is_bounded() -> None:
+    envs = [CountingEnvironment(2), FaultyEnvironment(CountingEnvironment(2, 2), hang_at=[5], hang_secs=6.0)]
+    driver = _driver(envs, stall_timeout_secs=1.0, stop_timeout_secs=1.0)
+    driver.start()
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError, match="environment 1 has not returned"):
+        for _ in range(10**6):
+            driver.run_async()
+            time.sleep(0.001)
+            if time.monotonic() - begin > 20:
+                break
+            # Environment 0 alone keeps the queue filled: the hang shows in the statistics and at the next starved wait.
+            if driver.stats()["env_steps"] > 0 and driver._collectors[1].busy_since:
+                driver._check_stall()
+    begin = time.monotonic()
+    driver.stop()
+    assert time.monotonic() - begin < LIMIT_SECS
+    for thread in driver._threads:
+        thread.join(10)
+
+
+def test_a_blocking_observer_is_named_and_stop_is_bounded() -> None:
+    release = threading.Event()
+    driver = _driver(observers=[lambda trajectory, thread: release.wait(30)], stall_timeout_secs=1.0, stop_timeout_secs=1.0)
+    driver.start()
+    try:
+        with pytest.raises(TimeoutError, match="observer or metric has not returned"):
+            for _ in range(100):
+                driver.run_async()
+        begin = time.monotonic()
+        driver.stop()
+        assert time.monotonic() - begin < LIMIT_SECS
+    finally:
+        release.set()
+        assert driver._log_thread is not None
+        driver._log_thread.join(5)
+
+
+class TestStop:
+    """stop() from every state: bounded, idempotent, environments closed once."""
+
+    def test_before_start(self) -> None:
+        driver = _driver()
+        driver.stop()
+        driver.stop()
+        with pytest.raises(RuntimeError, match="only once"):
+            driver.start()
+
+    def test_before_the_first_batch(self) -> None:
+        driver = _driver()
+        driver.start()
+        driver.stop()
+
+    def test_while_queues_are_full(self) -> None:
+        driver = _driver()
+        driver.start()
+        deadline = time.monotonic() + 10
+        while driver.stats()["learn_queue_fill"] < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        driver.stop()
+
+    def test_while_queues_are_empty(self) -> None:
+        envs = [FaultyEnvironment(CountingEnvironment(2, 2 * i), sleep_per_step=0.05) for i in range(2)]
+        driver = _driver(envs)
+        driver.start()
+        driver.run_async()
+        driver.stop()
+
+    def test_twice_and_from_two_threads_while_the_learner_waits(self) -> None:
+        envs = [FaultyEnvironment(CountingEnvironment(2, 2 * i), sleep_per_step=0.2) for i in range(2)]
+        driver = _driver(envs)
+        driver.start()
+        stoppers = [threading.Timer(0.3, driver.stop) for _ in range(2)]
+        for stopper in stoppers:
+            stopper.start()
+        with pytest.raises(RuntimeError, match="was stopped"):
+            driver.run_async()
+        for stopper in stoppers:
+            stopper.join(LIMIT_SECS)
+            assert not stopper.is_alive()
+
+    def test_after_an_error(self) -> None:
+        driver, _ = Fault("before the first batch").driver("environment raises", 1)
+        driver.start()
+        with pytest.raises(Boom):
+            for _ in range(100):
+                driver.run_async()
+        driver.stop()
+        driver.stop()
+
+    def test_start_twice_and_run_after_stop_say_so(self) -> None:
+        driver = _driver()
+        driver.start()
+        with pytest.raises(RuntimeError, match="only once"):
+            driver.start()
+        driver.stop()
+        with pytest.raises(RuntimeError, match="stopped"):
+            driver.run_async()
+        with pytest.raises(RuntimeError, match="run_async"):
+            driver.run()
+
+    @pytest.mark.parametrize("started", [False, True])
+    def test_each_environment_is_closed_exactly_once(self, started: bool) -> None:
+        closed: list[int] = []
+
+        class Closing(CountingEnvironment):
+            def close(self) -> None:
+                closed.append(id(self))
+
+        built = []
+
+        def env_f() -> Closing:
+            built.append(Closing(2))
+            return built[-1]
+
+        driver = AsyncOffPolicyDriver(
+            algorithm=CountingAlgorithm(CountingEnvironment(2)), num_actor_queues=0, env_f=env_f, num_envs=3
+        )
+        if started:
+            driver.start()
+            driver.run_async()
+        driver.stop()
+        assert sorted(closed) == sorted(id(e) for e in built)
+        assert len(built) == 3
