@@ -42,7 +42,27 @@ class Watch(AlgoObserver):
             runner.cfg.train_for_env_steps = 0
 
 
+class VectorisedCartPole(gymnasium.Env):
+    """Gymnasium's numpy-vectorised CartPole as the batched environment that Sample Factory takes EnvPool for."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._env = CartPoleVectorEnv(num_envs=num_envs, max_episode_steps=500)
+        self.num_agents = num_envs
+        self.is_multiagent = True
+        self.observation_space = self._env.single_observation_space
+        self.action_space = self._env.single_action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self._env.reset(seed=seed)[0].copy(), [{}] * self.num_agents
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = self._env.step(np.asarray(action))
+        return obs.copy(), reward.astype(np.float32), terminated, truncated, [{}] * self.num_agents
+
+
 def make_env(full_env_name, cfg=None, env_config=None, render_mode=None):
+    if cfg is not None and cfg.batched_sampling:
+        return VectorisedCartPole(cfg.env_agents)
     return gymnasium.make(full_env_name, render_mode=render_mode)
 
 
@@ -72,6 +92,7 @@ def main() -> None:
         for key, value in arguments.items():
             argv += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
         sf_parser, _ = parse_sf_args(argv=argv)
+        sf_parser.add_argument("--env_agents", type=int, default=1)
         _, runner = make_runner(parse_full_cfg(sf_parser, argv))
         watch = Watch(flags.seconds, flags.target)
         runner.register_observer(watch)

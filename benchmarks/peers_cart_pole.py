@@ -61,6 +61,13 @@ _SF_SPEED: list[Setting] = [
     {**_SF_BASE, "num_workers": 1, "num_envs_per_worker": 256, "rollout": 32, "batch_size": 8192}
     | {"serial_mode": True, "worker_num_splits": 1},
 ]
+_SF_BATCHED: Setting = {**_SF_BASE, "batched_sampling": True, "worker_num_splits": 1, "num_envs_per_worker": 1}
+_SF_SPEED_VECTORISED: list[Setting] = [
+    {**_SF_BATCHED, "num_workers": 1, "env_agents": 256, "rollout": 32, "batch_size": 8192, "serial_mode": True},
+    {**_SF_BATCHED, "num_workers": 1, "env_agents": 128, "rollout": 64, "batch_size": 8192},
+    {**_SF_BATCHED, "num_workers": 2, "env_agents": 128, "rollout": 32, "batch_size": 8192},
+    {**_SF_BATCHED, "num_workers": 2, "env_agents": 256, "rollout": 32, "batch_size": 16384},
+]
 _SF_SOLVE: list[Setting] = [
     {
         **setting,
@@ -154,8 +161,9 @@ def _speed_rows(python: str, seconds: float) -> list[dict[str, Any]]:
     return [
         {"system": "alf (async PPO)", **ours},
         _best_speed("Stable-Baselines3 PPO", python, _SB3, _SB3_SPEED, seconds),
-        _best_speed("the same on a numpy-vectorised CartPole", python, _SB3, _SB3_SPEED_VECTORISED, seconds),
+        _best_speed("Stable-Baselines3, numpy-vectorised CartPole", python, _SB3, _SB3_SPEED_VECTORISED, seconds),
         _best_speed("Sample Factory APPO", python, _SF, _SF_SPEED, seconds),
+        _best_speed("Sample Factory, numpy-vectorised CartPole", python, _SF, _SF_SPEED_VECTORISED, seconds),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,15 @@ from alf.utils import nest_utils, rng
 from alf.utils.common import is_stateless, zeros_from_spec
 
 
+@dataclasses.dataclass
+class _Volatile:
+    """What a learner holds beside its variables."""
+
+    functions: dict[minibatch.Plan, Any] = dataclasses.field(default_factory=dict)
+    hooks: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+
+
 @gin.configurable(module="alf")
 class OffPolicyAlgorithm(RLAlgorithm):
     """An algorithm that is trained on what a replayer hands out."""
@@ -24,11 +34,10 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._exp_replayer: ExperienceReplayer | None = None
-        self._after_train_hooks: list[Callable[[], None]] = []
         self._iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
         self._seed = tf.Variable(0, dtype=tf.int64, trainable=False, name="seed")
-        self._train_functions: dict[tuple[Any, ...], Any] = {}
-        self.last_train_metrics: dict[str, tf.Tensor] = {}
+        # In an object of no kind that TensorFlow tracks: none of this belongs into checkpoints.
+        self._volatile = _Volatile()
 
     @property
     def exp_replayer(self) -> ExperienceReplayer | None:
@@ -39,6 +48,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def iterations(self) -> tf.Variable:
         """int64 []: how often `train` has run; it is the version that the weights are published under."""
         return self._iterations
+
+    @property
+    def last_train_metrics(self) -> dict[str, tf.Tensor]:
+        """float32 [] by name: what the last `train` reports, means over its minibatches."""
+        return self._volatile.metrics
 
     def set_seed(self, seed: int) -> None:
         """Seeds the shuffling and every other random number of training."""
@@ -55,17 +69,17 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """
         del num_envs, num_actors, unroll_length, learn_queue_cap
         if self._exp_replayer is not None:
-            self._exp_observers.remove(self._exp_replayer.observe)
+            self.exp_observers.remove(self._exp_replayer.observe)
         self._exp_replayer = create_replayer(exp_replayer)
         self.add_experience_observer(self._exp_replayer.observe)
 
     def add_after_train_hook(self, hook: Callable[[], None]) -> None:
         """Has `hook` called after each `train`; a driver publishes the new weights so."""
-        self._after_train_hooks.append(hook)
+        self._volatile.hooks.append(hook)
 
     def remove_after_train_hook(self, hook: Callable[[], None]) -> None:
         """Takes back `add_after_train_hook`."""
-        self._after_train_hooks.remove(hook)
+        self._volatile.hooks.remove(hook)
 
     def train(
         self,
@@ -117,14 +131,14 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """Trains on `experience` [B', T, ...] itself; arguments and result as in `train`."""
         batch, length = experience.step_type.shape[:2]
         plan = minibatch.plan(batch, length, num_updates, mini_batch_size, mini_batch_length)
-        function = self._train_functions.get(plan)
+        function = self._volatile.functions.get(plan)
         if function is None:
             self.build_optimizers()
             function = tf.function(lambda exp: self._train(exp, plan), autograph=False)
-            self._train_functions[plan] = function
+            self._volatile.functions[plan] = function
         with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-            self.last_train_metrics = function(experience)
-        for hook in self._after_train_hooks:
+            self._volatile.metrics = function(experience)
+        for hook in self._volatile.hooks:
             hook()
         return batch * length * num_updates
 
@@ -156,16 +170,16 @@ class OffPolicyAlgorithm(RLAlgorithm):
         valid = tf.cast(tf.not_equal(exp.step_type, StepType.LAST), tf.float32)
         if extended:
             valid = tf.concat([valid[:-1], tf.zeros_like(valid[:1])], 0)
-        rollout_info = nest_utils.params_to_distributions(exp.rollout_info, self.rollout_info_spec_for_loss())
+        rollout_info = nest_utils.params_to_distributions(exp.rollout_info, self.loss_info_spec(self.rollout_info_spec))
         with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape:
             info = self._run_train_steps(exp)
         training_info = training_info_from(exp, info, rollout_info)
         loss_info, grads_and_vars = self.train_complete(tape, training_info, valid, weight)
         return self._train_metrics(loss_info, grads_and_vars, valid)
 
-    def rollout_info_spec_for_loss(self) -> Nest:
-        """Specs of `rollout_info` after `preprocess_experience`; by default as recorded."""
-        return self.rollout_info_spec
+    def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
+        """Specs of the `rollout_info` that the loss gets, after `preprocess_experience`; by default as recorded."""
+        return rollout_info_spec
 
     def _run_train_steps(self, exp: Experience) -> Nest:
         """`train_step` over [L, b, ...]; returns its infos [L, b, ...]. Feed-forward algorithms take all steps at once."""

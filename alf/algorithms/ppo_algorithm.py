@@ -59,10 +59,10 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         state = reset_state_at_first(state, time_step.step_type)
         return self.rollout(time_step, state, OFF_POLICY_TRAINING).info.value
 
-    def rollout_info_spec_for_loss(self) -> Nest:
+    def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
         """PPOInfo, whose returns and advantages are plain tensors."""
-        spec = self.rollout_info_spec
-        return PPOInfo(action_distribution=spec.action_distribution, returns=spec.value, advantages=spec.value)
+        value = rollout_info_spec.value
+        return PPOInfo(rollout_info_spec.action_distribution, returns=value, advantages=value)
 
 
 def _append(x: tf.Tensor, last: tf.Tensor) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,14 @@ ROLLOUT = 2  # acting to collect experience
 PREPARE_SPEC = 3  # fake data, only to learn shapes: no side effects
 
 _SPEC_BATCH = 2
+
+
+@dataclasses.dataclass
+class _Recorded:
+    """Specs of what acting records, once known, and who gets experience; kept from TensorFlow's tracking."""
+
+    specs: tuple[Nest, Nest] | None = None
+    observers: list[Callable[[Experience], None]] = dataclasses.field(default_factory=list)
 
 
 @gin.configurable(module="alf")
@@ -80,8 +89,7 @@ class RLAlgorithm(Algorithm):
         self._reward_shaping_fn = reward_shaping_fn
         self._observation_transformers = as_list(observation_transformer)
         self._use_rollout_state = False
-        self._exp_observers: list[Callable[[Experience], None]] = []
-        self._recorded_specs: tuple[Nest, Nest] | None = None
+        self._recorded = _Recorded()
         self.set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)
 
     # ---- specs ----
@@ -141,7 +149,7 @@ class RLAlgorithm(Algorithm):
 
     def _record_specs(self) -> tuple[Nest, Nest]:
         """Finds the specs by acting once, eagerly, on zeros; this also builds layers that build themselves late."""
-        if self._recorded_specs is None:
+        if self._recorded.specs is None:
             raw = zeros_from_spec(self.time_step_spec, _SPEC_BATCH)
             time_step = self.transform_timestep(raw)
             state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
@@ -149,8 +157,8 @@ class RLAlgorithm(Algorithm):
                 policy_step = self.rollout(time_step, state, PREPARE_SPEC)
             tf.nest.assert_same_structure(policy_step.state, self._train_state_spec)
             observation_spec = nest_utils.extract_spec(time_step.observation)
-            self._recorded_specs = (self._time_step_spec(observation_spec), nest_utils.extract_spec(policy_step.info))
-        return self._recorded_specs
+            self._recorded.specs = (self._time_step_spec(observation_spec), nest_utils.extract_spec(policy_step.info))
+        return self._recorded.specs
 
     # ---- acting ----
 
@@ -253,17 +261,17 @@ class RLAlgorithm(Algorithm):
     @property
     def exp_observers(self) -> list[Callable[[Experience], None]]:
         """Functions that get every experience."""
-        return self._exp_observers
+        return self._recorded.observers
 
     def add_experience_observer(self, f: Callable[[Experience], None]) -> None:
         """Adds a function that gets every experience; shapes as in `observe`."""
-        self._exp_observers.append(f)
+        self._recorded.observers.append(f)
 
     def observe(self, exp: Experience) -> None:
         """Hands experience [Q, T, B, ...] (or [B, ...], one step) to the observers."""
         if not self.need_full_rollout_state():
             exp = exp._replace(state=())
-        for observer in self._exp_observers:
+        for observer in self._recorded.observers:
             observer(exp)
 
     def set_summary_settings(

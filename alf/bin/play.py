@@ -140,6 +140,7 @@ def make_environment(seed: int | None, pictures: bool) -> Any:
     if not pictures:
         return create_environment(nonparallel=True, seed=seed)
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("MUJOCO_GL", "egl")
     bind(suite_gym.load, "render_mode", "rgb_array")
     try:
@@ -171,8 +172,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _play_by_flags(root_dir: str) -> None:
+    from alf.trainers.building import build_algorithm
     from alf.trainers.config import TrainerConfig
-    from alf.trainers.policy_trainer import build_algorithm
 
     env = make_environment(_SEED.value, bool(_RECORD.value))
     try:

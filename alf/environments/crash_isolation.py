@@ -130,7 +130,7 @@ class RestartingEnvironment(BatchedEnvironment):
             else:
                 step = self._thread.call(functools.partial(self._env.step, action), self._step_timeout)
         except Exception as error:
-            pass
+            self._check_action(action, error)
             return self._truncate(self._rebuild(error))
         self._steps += 1
         if self._check_finite(step):

@@ -171,7 +171,7 @@ class _WorkerMaker:
             return probe or self._make_env()
         # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        pass
         return _PortableErrors(self._make_env())
 
 

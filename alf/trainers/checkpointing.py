@@ -22,6 +22,35 @@ class CheckpointError(RuntimeError):
     """No checkpoint can be read, or it was written by a run of another kind."""
 
 
+class Counters(tf.Module):
+    """How far a run is, as variables, so that a resumed run counts on."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Counters")
+        self.global_counter = _counter("global_counter")
+        self.iteration = _counter("iteration")
+        self.env_step = _counter("env_step")
+
+    @property
+    def global_steps(self) -> int:
+        """Iterations, or minibatches with update_counter_every_mini_batch; numbers checkpoints and summaries."""
+        return int(self.global_counter.numpy())
+
+    @property
+    def iterations(self) -> int:
+        """Iterations done."""
+        return int(self.iteration.numpy())
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that the learner has got."""
+        return int(self.env_step.numpy())
+
+
+def _counter(name: str) -> tf.Variable:
+    return tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
+
+
 class MetricsState(tf.train.experimental.PythonState):
     """The state of metrics as part of a checkpoint; what was restored before `attach` is kept for it."""
 
@@ -119,6 +148,6 @@ class Checkpointer:
             self._checkpoint.restore(path).assert_existing_objects_matched()
         except (AssertionError, ValueError) as e:
             raise CheckpointError(
-                f"Checkpoint {path} does not fit this run, whose networks or optimisers are others: use the gin file it was "
-                f"made with, or another root_dir. ({str(e).splitlines()[0]})"
+                f"Checkpoint {path} does not fit this run, whose networks or optimisers are others: use the gin file "
+                f"it was made with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e

@@ -335,14 +335,17 @@ def _play_cart_pole(env: BatchedEnvironment, steps: int) -> list[ts.TimeStep]:
 
 
 def test_workers_leave_signals_to_the_main_process() -> None:
-    env = create_environment(ToyEnv, num_parallel_environments=2, vectorization="async")
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
+    env = create_environment(ToyEnv, num_parallel_environments=2, vectorization="async")
     try:
         env.reset()
         for pid in env.env.worker_pids:
             os.kill(pid, signal.SIGINT)
         assert env.step(np.full(2, 2)).step_type.tolist() == [_LAST, _LAST]
         assert env.restarts == 0
+        os.kill(env.env.worker_pids[0], signal.SIGTERM)
+        env.step(np.full(2, 2))
+        assert env.restarts == 1
     finally:
         signal.signal(signal.SIGTERM, previous)
         env.close()

@@ -65,7 +65,7 @@ def test_policy_env_rewards_repeating_the_observation(action_type: ActionType) -
     assert half.step(np.full((2, 1), 0.5, np.float32)).reward.tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("gap", [0, 2])
+@pytest.mark.parametrize("gap", [0, 2, 3])
 def test_memory_env_rewards_recall_after_the_gap(gap: int) -> None:
     env = RNNPolicyUnittestEnv(8, 6, gap=gap, obs_dim=2, seed=3)
     for _ in range(3):

@@ -18,17 +18,17 @@ ENDS = {"terminate": (True, False), "truncate": (False, True), "both": (True, Tr
 class ToyEnv(gymnasium.Env):
     """Episode e of row r takes 1 + (r + e) % 3 actions; it hands out one buffer again and again.
 
-    Observation float64 [4]: row, episode, step, last action; reward: 10 * step + action.
+    Observation float32 [4]: row, episode, step, last action; reward: 10 * step + action.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
 
     def __init__(self, row: int = 0, ends: str = "terminate", render_mode: str | None = None) -> None:
-        self.observation_space = gymnasium.spaces.Box(-1.0, 1e6, (4,), np.float64)
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1e6, (4,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(4, start=2)
         self.render_mode = render_mode
         self.row, self.ends, self.episode, self.time = row, ends, -1, 0
-        self.buffer = np.zeros(4)
+        self.buffer = np.zeros(4, np.float32)
 
     def _observe(self, action: int) -> np.ndarray:
         self.buffer[:] = self.row, self.episode, self.time, action
@@ -63,7 +63,8 @@ class ToyVectorEnv(VectorEnv):
         self.single_action_space = self.rows[0].action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.buffers = [np.zeros((num_envs, 4)), np.zeros(num_envs), np.zeros(num_envs, bool), np.zeros(num_envs, bool)]
+        flags = [np.zeros(num_envs, bool) for _ in range(2)]
+        self.buffers: list[np.ndarray] = [np.zeros((num_envs, 4), np.float32), np.zeros(num_envs), *flags]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         assert seed is None or isinstance(seed, int)

@@ -203,6 +203,8 @@ def test_spec_holds_no_tensor():
     trace(tf.zeros([4, 2]))
     dist = specs[0].build({"loc": tf.zeros([3, 2]), "scale_diag": tf.ones([3, 2])})
     assert dist.sample(seed=[1, 2]).shape == [3, 2]
+    assert specs[0].template.params == specs[0].param_spec
+    assert specs[0].param_spec == {key: tf.TensorSpec([2], tf.float32) for key in ("loc", "scale_diag")}
     assert specs[0].type is tfd.MultivariateNormalDiag
 
 

@@ -1,12 +1,16 @@
 """Returns and advantages: known answers, and naive double loops written from the papers' definitions."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tf_agents.specs import tensor_spec
 
-from alf.data_structures import StepType
+from alf.data_structures import StepType, TrainingInfo
 from alf.utils import value_ops
 
 FIRST, MID, LAST = (int(x) for x in (StepType.FIRST, StepType.MID, StepType.LAST))
@@ -153,14 +157,14 @@ def _segments(draw, min_steps=2):
     return rewards, values, step_types, discounts
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_segments())
 def test_discounted_returns_equal_the_sum(segment):
     got = value_ops.discounted_return(*segment)
     np.testing.assert_allclose(got, _columns(_oracle_return, *segment), rtol=1e-4, atol=2e-4)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_segments(), st.sampled_from([0.0, 0.5, 0.95, 1.0]))
 def test_gae_equals_the_sum(segment, lam):
     got = value_ops.generalized_advantage_estimation(*segment, td_lambda=lam)
@@ -171,7 +175,7 @@ def test_gae_equals_the_sum(segment, lam):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     _segments(),
     st.integers(0, 2**31 - 1),
@@ -186,7 +190,7 @@ def test_vtrace_equals_the_definition(segment, seed, lam, bars):
     np.testing.assert_allclose(got[1], expected[1], rtol=1e-3, atol=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 2**31 - 1))
 def test_reverse_scan_is_the_recursion(steps, seed):
     rs = np.random.RandomState(seed)
@@ -201,7 +205,7 @@ def test_reverse_scan_is_the_recursion(steps, seed):
 # --- identities ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_segments())
 def test_on_policy_vtrace_with_lambda_1_is_the_n_step_return(segment):
     returns, advantages = value_ops.vtrace_returns_and_advantages_impl(np.ones_like(segment[0]), *segment)
@@ -213,7 +217,7 @@ def test_on_policy_vtrace_with_lambda_1_is_the_n_step_return(segment):
     np.testing.assert_array_equal(advantages[-1], 0 * segment[1][-1])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_segments())
 def test_gae_with_lambda_1_is_the_return_minus_the_value(segment):
     returns = _columns(_oracle_return, *segment)
@@ -221,7 +225,7 @@ def test_gae_with_lambda_1_is_the_return_minus_the_value(segment):
     np.testing.assert_allclose(got, returns - segment[1][:-1], rtol=1e-4, atol=2e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_segments())
 def test_gae_with_lambda_0_is_the_one_step_error(segment):
     got = value_ops.generalized_advantage_estimation(*segment, td_lambda=0.0)
@@ -230,7 +234,7 @@ def test_gae_with_lambda_0_is_the_one_step_error(segment):
     np.testing.assert_allclose(got, valid * (one_step - segment[1][:-1]), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_segments(min_steps=5), st.integers(0, 2**31 - 1))
 def test_splitting_a_segment_with_the_right_bootstrap_changes_nothing(segment, seed):
     rs = np.random.RandomState(seed)
@@ -248,7 +252,7 @@ def test_splitting_a_segment_with_the_right_bootstrap_changes_nothing(segment, s
     np.testing.assert_allclose(early, whole[: cut + 1], rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_segments(min_steps=5), st.integers(0, 2**31 - 1))
 def test_a_return_goes_on_from_the_return_of_the_later_part(segment, seed):
     rewards, values, step_types, discounts = segment
@@ -304,6 +308,32 @@ def test_nothing_crosses_into_the_next_episode(segment):
         lambda s: value_ops.discounted_return(*s),
     ):
         np.testing.assert_array_equal(f(segment)[: end + 1, 0], f(other)[: end + 1, 0])
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_vtrace_of_training_records(recorded):
+    rs = np.random.RandomState(0)
+    info = collections.namedtuple("Info", ["action_distribution"])
+    rewards, values = rs.randn(5, 1).astype(np.float32), rs.randn(5, 1).astype(np.float32)
+    logits = rs.randn(2, 5, 1, 3).astype(np.float32)
+    action = rs.randint(0, 3, (5, 1))
+    pi, mu = (tfp.distributions.Categorical(logits=x) for x in logits)
+    records = TrainingInfo(
+        action=tf.constant(action),
+        step_type=_LAST_AT_2.T,
+        reward=rewards,
+        discount=_TRUE_END.T,
+        info=info(pi),
+        rollout_info=info(mu) if recorded else (),
+    )
+    spec = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
+    got = value_ops.calc_vtrace_returns_and_advantages(records, values, 0.9, spec, td_lambda=0.8)
+    ratio = np.exp(pi.log_prob(action) - mu.log_prob(action)) if recorded else np.ones((5, 1))
+    expected = _columns(
+        lambda *a: _oracle_vtrace(*a, 0.8, 1.0, 1.0), ratio, rewards, values, _LAST_AT_2.T, 0.9 * _TRUE_END.T
+    )
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-4, atol=1e-5)
 
 
 # --- contracts -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,39 @@
+"""From a configuration to an algorithm, for training and for play."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tf_agents.specs import tensor_spec
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.environments.batched_environment import BatchedEnvironment
+from alf.trainers.config import TrainerConfig
+from alf.utils import common
+
+
+def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicyAlgorithm:
+    """The algorithm of `config` for the specs of `env`, which becomes the one that gin's spec functions speak of.
+
+    Raises:
+      ValueError: no algorithm is set.
+    """
+    common.set_global_env(env)
+    algorithm = algorithm_ctor(config)(
+        observation_spec=tensor_spec.from_spec(env.observation_spec()),
+        action_spec=tensor_spec.from_spec(env.action_spec()),
+        debug_summaries=config.debug_summaries,
+    )
+    algorithm.use_rollout_state = config.use_rollout_state
+    algorithm.set_summary_settings(
+        summarize_grads_and_vars=config.summarize_grads_and_vars,
+        summarize_action_distributions=config.summarize_action_distributions,
+    )
+    return algorithm
+
+
+def algorithm_ctor(config: TrainerConfig) -> Callable[..., OffPolicyAlgorithm]:
+    """What makes the algorithm; ValueError when nothing is set."""
+    if config.algorithm_ctor is None:
+        raise ValueError("TrainerConfig.algorithm_ctor is not set: bind it to an algorithm, such as @Agent.")
+    return config.algorithm_ctor

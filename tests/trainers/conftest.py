@@ -1,0 +1,59 @@
+"""A small run: CartPole, four rows, PPO with tiny networks."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+import tensorflow as tf
+
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
+from alf.algorithms.ppo_loss import PPOLoss
+from alf.trainers.config import TrainerConfig
+
+
+def make_algorithm(observation_spec, action_spec, debug_summaries=False):
+    from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+    from tf_agents.networks.value_network import ValueNetwork
+
+    return PPOAlgorithm(
+        observation_spec,
+        action_spec,
+        actor_network=ActorDistributionNetwork(observation_spec, action_spec, fc_layer_params=(8,)),
+        value_network=ValueNetwork(observation_spec, fc_layer_params=(8,)),
+        loss_class=PPOLoss,
+        optimizer=tf.keras.optimizers.legacy.Adam(1e-3),
+        debug_summaries=debug_summaries,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin():
+    gin.clear_config()
+    gin.bind_parameter("create_environment.num_parallel_environments", 4)
+    gin.bind_parameter("AsyncOffPolicyDriver.num_actor_queues", 0)
+    gin.bind_parameter("AsyncOffPolicyDriver.learn_queue_cap", 2)
+    yield
+    gin.clear_config()
+
+
+@pytest.fixture
+def small_config(tmp_path):
+    """Makes a configuration under tmp_path/run; keywords win."""
+
+    def make(trainer, **kwargs):
+        settings = {
+            "root_dir": str(tmp_path / "run"),
+            "algorithm_ctor": make_algorithm,
+            "random_seed": 1,
+            "num_iterations": 3,
+            "unroll_length": 4,
+            "num_updates_per_train_step": 2,
+            "mini_batch_length": 1,
+            "mini_batch_size": 16,
+            "num_steps_per_iter": 32,
+            "num_envs": 2,
+            **kwargs,
+        }
+        return TrainerConfig(trainer=trainer, **settings)
+
+    return make
