@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def median(values: Sequence[float | None]) -> float | None:
     return None if middle == float("inf") else middle
 
 
-def last_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+def last_json(command: Sequence[str], timeout: float) -> dict[str, Any]:
     """Runs `command` and returns the JSON object on the last line that it prints.
 
     The result gets `started`, the time just before the process was made, so that a time the child noted can be told
@@ -106,13 +107,20 @@ def last_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | N
       RuntimeError: the command failed or printed no JSON; holds the end of what it said.
     """
     started = time.time()
-    done = subprocess.run(
-        list(command), timeout=timeout, capture_output=True, text=True, cwd=ROOT, env=dict(env or os.environ)
+    # In a session of its own, so that what it started ends with it when it takes too long.
+    process = subprocess.Popen(
+        list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    lines = [line for line in out.splitlines() if line.startswith("{")]
     if not lines:
-        tail = (done.stdout + done.stderr)[-2000:]
-        raise RuntimeError(f"{command[:4]} ended with code {done.returncode} and printed no result:\n{tail}")
+        tail = (out + err)[-2000:]
+        raise RuntimeError(f"{command[:4]} ended with code {process.returncode} and printed no result:\n{tail}")
     return {**json.loads(lines[-1]), "started": started}
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 
 import gymnasium
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 import numpy as np
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.algo.utils.misc import ExperimentStatus

@@ -69,7 +69,7 @@ def set_up() -> None:
 
     threads = _tf.configure_threads(INTRA_OP.value, INTER_OP.value)
     logging.info("TensorFlow threads: intra_op %d, inter_op %d.", threads["intra_op"], threads["inter_op"])
-    import alf.algorithms.algorithm
+    import alf.algorithms.agent
     import alf.algorithms.ppo_algorithm
     import alf.environments.suite_unittest
     import alf.trainers.off_policy_trainer

@@ -171,7 +171,7 @@ class _WorkerMaker:
             return probe or self._make_env()
         # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        pass
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return _PortableErrors(self._make_env())
 
 

@@ -15,10 +15,10 @@ from alf.trainers.policy_trainer import Trainer
 
 
 class OffPolicyTrainer(Trainer):
-    """What trainers over a replayer share: collect a batch, then `algorithm.train` with the sizes of the configuration."""
+    """What trainers over a replayer share: collect a batch, then train on it with the sizes of the configuration."""
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:
-        """Calls `collect` once, at the start of the run until it has made `initial_collect_steps`; returns all steps."""
+        """Calls `collect` once, at the start of a run until it has made `initial_collect_steps`; returns the steps."""
         steps = collect()
         while self._iterations_here == 0 and steps < self._config.initial_collect_steps:
             steps += collect()

@@ -13,7 +13,7 @@ from alf.trainers.policy_trainer import Trainer
 
 @gin.configurable("on_policy_trainer", module="alf")
 class OnPolicyTrainer(Trainer):
-    """An iteration makes `num_steps_per_iter` environment steps, with an update every `unroll_length` steps of a batch."""
+    """An iteration makes `num_steps_per_iter` environment steps, with an update every `unroll_length` batched ones."""
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         return OnPolicyDriver(

@@ -205,10 +205,10 @@ def test_the_callers_mistake_is_not_the_environments() -> None:
 
 
 def test_a_hang_in_this_process_is_left_behind() -> None:
-    env = RestartingEnvironment(_factory(hang_at=[3], hang_secs=2.0), seed=1, step_timeout_secs=0.3)
+    env = RestartingEnvironment(_factory(hang_at=[3], hang_secs=60.0), seed=1, step_timeout_secs=0.5)
     before = time.monotonic()
     played = _play(env, 12)
-    assert time.monotonic() - before < 1.9
+    assert time.monotonic() - before < 30
     assert env.restarts == 1
     _assert_whole(played)
     env.close()
@@ -248,7 +248,7 @@ def test_the_thread_that_times_steps_owns_its_environment() -> None:
 def test_close_is_bounded_final_and_restarts_nothing(step_timeout: float | None) -> None:
     class Stuck(CountingEnvironment):
         def close(self) -> None:
-            time.sleep(8)
+            time.sleep(60)
 
     builds = []
 
@@ -261,7 +261,7 @@ def test_close_is_bounded_final_and_restarts_nothing(step_timeout: float | None)
     before = time.monotonic()
     env.close()
     env.close()
-    assert time.monotonic() - before < 6
+    assert time.monotonic() - before < 30
     with pytest.raises(RuntimeError, match="closed"):
         env.step(np.zeros(2, np.int64))
     assert len(builds) == 1
@@ -275,7 +275,7 @@ def test_worker_processes(how: str, tmp_path: pathlib.Path) -> None:
         num_parallel_environments=2,
         seed=1,
         vectorization="async",
-        step_timeout_secs=0.5,
+        step_timeout_secs=1.0 if how == "hang" else 60.0,
         max_restarts=1,
     )
     old = env.env.worker_pids
@@ -292,7 +292,7 @@ def test_worker_processes(how: str, tmp_path: pathlib.Path) -> None:
     expected: tuple[type[Exception], str] = {
         "raise": (ValueError, "toy failure"),
         "raise_custom": (RuntimeError, "CustomError: 7: odd failure"),
-        "hang": (TimeoutError, r"no answer within 0\.5 s"),
+        "hang": (TimeoutError, r"no answer within 1\.0 s"),
         "kill": (ChildProcessError, "with exit code -9"),
     }[how]
     with pytest.raises(expected[0], match=expected[1]) as caught:
@@ -304,7 +304,7 @@ def test_worker_processes(how: str, tmp_path: pathlib.Path) -> None:
     new = env.env.worker_pids
     before = time.monotonic()
     env.close()
-    assert time.monotonic() - before < 4
+    assert time.monotonic() - before < 30
     assert not any(_alive(pid) for pid in new)
 
 

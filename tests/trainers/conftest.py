@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
+from alf.drivers import async_off_policy_driver as async_off_policy_driver
+from alf.environments import utils as utils
 from alf.trainers.config import TrainerConfig
 
 

@@ -1,0 +1,69 @@
+"""Signals: the first asks, handlers are put back, other threads are left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from alf.trainers.interrupts import Interrupted, StopSignals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_is_a_request_and_handlers_are_put_back(number):
+    before = signal.getsignal(number)
+    with StopSignals() as signals:
+        assert signals.requested is None
+        os.kill(os.getpid(), number)
+        assert signals.requested == signal.Signals(number).name
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_leaves_an_interruptible_wait():
+    with StopSignals() as signals:
+        with pytest.raises(Interrupted), signals.interruptible():
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(10)
+        assert signals.requested == "SIGTERM"
+        with pytest.raises(Interrupted), signals.interruptible():
+            pytest.fail("a wait that begins after the request is not entered")
+
+
+def test_handlers_are_put_back_after_an_exception():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyError), StopSignals():
+        raise KeyError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_nothing_is_installed():
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def enter():
+        with StopSignals() as signals:
+            seen.append(signal.getsignal(signal.SIGINT))
+            with signals.interruptible():
+                seen.append(signals.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [before, None]
+
+
+def test_second_signal_ends_the_process_at_once():
+    code = (
+        "import os, signal, sys, time\n"
+        "from alf.trainers.interrupts import StopSignals\n"
+        "with StopSignals() as s:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    assert s.requested\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True)
+    assert done.returncode == -signal.SIGTERM

@@ -1,0 +1,251 @@
+"""Whole small runs of each trainer: limits, resume, what is written, what is left after a failure."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.environments import utils as environment_utils
+from alf.trainers import policy_trainer
+from alf.trainers.checkpointing import CheckpointError
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.on_policy_trainer import OnPolicyTrainer
+from alf.utils.gin_utils import GinConfigError
+
+from .conftest import make_algorithm
+
+TRAINERS = [OnPolicyTrainer, SyncOffPolicyTrainer, AsyncOffPolicyTrainer]
+
+
+def _weights(trainer):
+    return [v.numpy() for v in trainer.algorithm.trainable_variables]
+
+
+def _checkpoints(tmp_path):
+    folder = tmp_path / "run" / "train" / "algorithm"
+    return sorted(p.name.removesuffix(".index") for p in folder.glob("ckpt-*.index"))
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left():
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before and t.name.startswith("alf-")]
+    assert left == []
+
+
+@pytest.mark.parametrize("trainer_class", TRAINERS)
+def test_a_run_and_what_it_writes(trainer_class, small_config, tmp_path):
+    trainer = small_config(trainer_class).create_trainer()
+    trainer.initialize()
+    first = _weights(trainer)
+    trainer.train()
+    counters = trainer.counters
+    assert counters.iterations == 3
+    assert counters.env_steps == 3 * 32 if trainer_class is not SyncOffPolicyTrainer else 3 * 16
+    assert trainer.global_counter.dtype == tf.int64
+    assert any(not np.array_equal(a, b) for a, b in zip(first, _weights(trainer), strict=True))
+    run = tmp_path / "run"
+    assert (run / "configured.gin").is_file()
+    assert _checkpoints(tmp_path) == [f"ckpt-{counters.global_steps}"]
+    assert list((run / "train").glob("events.out.tfevents.*"))
+    assert not (run / "eval").exists()
+
+
+@pytest.mark.parametrize("trainer_class", TRAINERS)
+def test_resume_counts_on(trainer_class, small_config, tmp_path):
+    first = small_config(trainer_class).create_trainer()
+    first.train()
+    second = small_config(trainer_class, num_iterations=5).create_trainer()
+    second.initialize()
+    assert second.counters.iterations == 3
+    assert second.counters.env_steps == first.counters.env_steps
+    assert int(second.algorithm.iterations) == int(first.algorithm.iterations)
+    for a, b in zip(first.algorithm.variables, second.algorithm.variables, strict=True):
+        if a.name != "seed:0":
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    steps_before = int(second.driver.get_metrics()[1].result())
+    assert steps_before == int(first.driver.get_metrics()[1].result()) > 0
+    second.train()
+    assert second.counters.iterations == 5
+    assert second.driver.get_metrics()[1].result() > steps_before
+    assert len(_checkpoints(tmp_path)) == 2
+
+
+def test_a_run_that_has_reached_its_limit_does_nothing(small_config, tmp_path):
+    small_config(SyncOffPolicyTrainer).create_trainer().train()
+    again = small_config(SyncOffPolicyTrainer).create_trainer()
+    again.train()
+    assert again.counters.iterations == 3
+    assert _checkpoints(tmp_path) == ["ckpt-3"]
+
+
+@pytest.mark.parametrize(
+    ("num_iterations", "num_env_steps", "iterations"), [(0, 33, 3), (2, 1000, 2), (10, 16, 1), (4, 0, 4)]
+)
+def test_the_first_limit_ends_training(small_config, num_iterations, num_env_steps, iterations):
+    config = small_config(SyncOffPolicyTrainer, num_iterations=num_iterations, num_env_steps=num_env_steps)
+    trainer = config.create_trainer()
+    trainer.train()
+    assert trainer.counters.iterations == iterations
+    assert trainer.counters.env_steps == iterations * 16
+
+
+def test_initial_collect_steps_come_before_the_first_update(small_config):
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=2, initial_collect_steps=50).create_trainer()
+    trainer.train()
+    assert trainer.counters.env_steps == 64 + 16
+    assert int(trainer.algorithm.iterations) == 2
+
+
+def test_counting_minibatches(small_config, tmp_path):
+    config = small_config(SyncOffPolicyTrainer, update_counter_every_mini_batch=True, mini_batch_size=8)
+    trainer = config.create_trainer()
+    trainer.train()
+    assert trainer.counters.global_steps == 3 * 2 * 2
+    assert _checkpoints(tmp_path) == ["ckpt-12"]
+
+
+def test_checkpoint_interval_and_max_to_keep(small_config, tmp_path):
+    config = small_config(SyncOffPolicyTrainer, num_iterations=7, checkpoint_interval=2, checkpoint_max_to_keep=2)
+    config.create_trainer().train()
+    assert _checkpoints(tmp_path) == ["ckpt-6", "ckpt-7"]
+
+
+def test_damaged_newest_checkpoint_falls_back(small_config, tmp_path):
+    small_config(SyncOffPolicyTrainer, checkpoint_interval=2).create_trainer().train()
+    folder = tmp_path / "run" / "train" / "algorithm"
+    os.truncate(folder / "ckpt-3.data-00000-of-00001", 10)
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=4).create_trainer()
+    trainer.initialize()
+    assert trainer.counters.iterations == 2
+    trainer.train()
+    assert trainer.counters.iterations == 4
+
+
+def test_checkpoint_of_other_networks_is_refused(small_config):
+    small_config(SyncOffPolicyTrainer).create_trainer().train()
+
+    def other(observation_spec, action_spec, debug_summaries=False):
+        algorithm = make_algorithm(observation_spec, action_spec)
+        algorithm.extra = tf.Variable(tf.zeros([3]), name="extra")
+        return algorithm
+
+    with pytest.raises(CheckpointError, match="does not fit"):
+        small_config(SyncOffPolicyTrainer, algorithm_ctor=other).create_trainer().initialize()
+
+
+def test_one_seed_gives_one_run(small_config, tmp_path):
+    runs = []
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        trainer = small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / name), random_seed=seed).create_trainer()
+        trainer.train()
+        runs.append(_weights(trainer))
+    for a, b in zip(runs[0], runs[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any(not np.array_equal(a, c) for a, c in zip(runs[0], runs[2], strict=True))
+
+
+def test_evaluation_has_its_own_environment_and_changes_nothing(small_config, tmp_path, monkeypatch):
+    made = []
+    create = environment_utils.create_environment
+
+    def counting(**kwargs):
+        made.append(kwargs["nonparallel"])
+        return create(**kwargs)
+
+    monkeypatch.setattr(policy_trainer, "create_environment", counting)
+    plain = small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "plain")).create_trainer()
+    plain.train()
+    assert made == [False]
+    config = small_config(
+        SyncOffPolicyTrainer, root_dir=str(tmp_path / "evaluated"), evaluate=True, eval_interval=1, num_eval_episodes=2
+    )
+    evaluated = config.create_trainer()
+    evaluated.train()
+    assert made == [False, False, True]
+    for a, b in zip(_weights(plain), _weights(evaluated), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert list((tmp_path / "evaluated" / "eval").glob("events.out.tfevents.*"))
+
+
+class _BreaksAfter:
+    """An algorithm constructor whose `train` raises, or spoils the weights and raises, in the given iteration."""
+
+    def __init__(self, iteration, spoil=False):
+        self._iteration = iteration
+        self._spoil = spoil
+
+    def __call__(self, observation_spec, action_spec, debug_summaries=False):
+        algorithm = make_algorithm(observation_spec, action_spec)
+        train, calls = algorithm.train, []
+
+        def breaking(**kwargs):
+            calls.append(1)
+            if len(calls) == self._iteration:
+                if self._spoil:
+                    algorithm.trainable_variables[0].assign(algorithm.trainable_variables[0] * np.nan)
+                raise ArithmeticError("broken on purpose")
+            return train(**kwargs)
+
+        object.__setattr__(algorithm, "train", breaking)
+        return algorithm
+
+
+@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+def test_a_failure_saves_what_was_learned_and_propagates(trainer_class, small_config, tmp_path):
+    trainer = small_config(trainer_class, algorithm_ctor=_BreaksAfter(3)).create_trainer()
+    with pytest.raises(ArithmeticError, match="broken on purpose"):
+        trainer.train()
+    assert _checkpoints(tmp_path) == ["ckpt-2"]
+
+
+def test_spoilt_weights_are_not_saved(small_config, tmp_path):
+    trainer = small_config(SyncOffPolicyTrainer, algorithm_ctor=_BreaksAfter(2, spoil=True)).create_trainer()
+    with pytest.raises(ArithmeticError, match="broken on purpose"):
+        trainer.train()
+    assert _checkpoints(tmp_path) == []
+
+
+def test_environments_are_closed_when_building_fails(small_config, monkeypatch):
+    closed = []
+    create = environment_utils.create_environment
+
+    def watched(**kwargs):
+        env = create(**kwargs)
+        close = env.close
+        monkeypatch.setattr(env, "close", lambda: (closed.append(1), close()))
+        return env
+
+    def failing(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(policy_trainer, "create_environment", watched)
+    trainer = small_config(AsyncOffPolicyTrainer, algorithm_ctor=failing).create_trainer()
+    with pytest.raises(ZeroDivisionError):
+        trainer.initialize()
+    assert closed == [1, 1]
+
+
+def test_unused_bindings_warn_or_fail(small_config, tmp_path, caplog):
+    gin.parse_config("Adam.learning_rate = 5.0" if False else "OnPolicyDriver.train_interval = 5")
+    small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "warns")).create_trainer().train()
+    strict = small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "fails"), strict=True).create_trainer()
+    with pytest.raises(GinConfigError, match=r"OnPolicyDriver\.train_interval"):
+        strict.train()
+
+
+def test_algorithm_must_be_set(small_config):
+    with pytest.raises(ValueError, match="algorithm_ctor is not set"):
+        small_config(SyncOffPolicyTrainer, algorithm_ctor=None).create_trainer()
+
+
+def test_eager_runs_for_debugging(small_config):
+    config = small_config(SyncOffPolicyTrainer, use_tf_functions=False, num_iterations=1, num_updates_per_train_step=1)
+    config.create_trainer().train()
+    assert not tf.config.functions_run_eagerly()
