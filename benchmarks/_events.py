@@ -36,7 +36,7 @@ def scalars(root_dir: pathlib.Path) -> dict[str, list[Point]]:
                 if value.dtype.kind in "fiu" and value.size == 1:
                     found.setdefault(tag, []).append(Point(event.wall_time, event.step, float(value)))
         for tag in accumulator.Tags()["scalars"]:
-            found.setdefault(tag, []).extend(Point(*event) for event in accumulator.Scalars(tag))
+            found.setdefault(tag, []).extend(Point(e.wall_time, e.step, e.value) for e in accumulator.Scalars(tag))
     return found
 
 

@@ -32,9 +32,10 @@ _SPEC_BATCH = 2
 
 @dataclasses.dataclass
 class _Recorded:
-    """Specs of what acting records, once known, and who gets experience; kept from TensorFlow's tracking."""
+    """What acting records and reads, once known, and who gets experience; kept from TensorFlow's tracking."""
 
     specs: tuple[Nest, Nest] | None = None
+    variables: list[tf.Variable] | None = None
     observers: list[Callable[[Experience], None]] = dataclasses.field(default_factory=list)
 
 
@@ -201,16 +202,18 @@ class RLAlgorithm(Algorithm):
 
     def acting_variables(self) -> list[tf.Variable]:
         """The variables that acting reads, in a fixed order: what a policy version consists of."""
-        self._record_specs()
+        if self._recorded.variables is None:
+            self._record_specs()
 
-        @tf.function(autograph=False)
-        def probe() -> Nest:
-            time_step = self.transform_timestep(zeros_from_spec(self.time_step_spec, _SPEC_BATCH))
-            state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
-            return self.act(time_step, state, tf.zeros([2], tf.int32))
+            @tf.function(autograph=False)
+            def probe() -> Nest:
+                time_step = self.transform_timestep(zeros_from_spec(self.time_step_spec, _SPEC_BATCH))
+                state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
+                return self.act(time_step, state, tf.zeros([2], tf.int32))
 
-        read = {v.ref() for v in probe.get_concrete_function().graph.variables}
-        return [v for v in self.variables if v.ref() in read]
+            read = {v.ref() for v in probe.get_concrete_function().graph.variables}
+            self._recorded.variables = [v for v in self.variables if v.ref() in read]
+        return self._recorded.variables
 
     # ---- learning ----
 

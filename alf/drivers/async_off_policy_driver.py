@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from alf.drivers.base import Driver, batched, check_env
 from alf.drivers.collector import SLOW_STEP_SECS, STEPPING, Collector
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.lag import LagStats
-from alf.drivers.pacing import Pacer
+from alf.drivers.pacing import MODES, Pacer
 from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
 from alf.drivers.threads import ActorThread, EnvThread, LogEntry, LogThread
@@ -96,6 +97,7 @@ class AsyncOffPolicyDriver(Driver):
             if env.batch_size != batch_size:
                 raise ValueError(f"Environment {i} has batch size {env.batch_size} and environment 0 has {batch_size}; make them equal.")
             check_env(env, algorithm, f"Environment {i}")
+            env.first_env_id = i * batch_size
         _check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
         super().__init__(algorithm, count, batch_size, observers, metrics)
         self._batch_size = batch_size
@@ -134,7 +136,6 @@ class AsyncOffPolicyDriver(Driver):
         self._stop_lock = threading.Lock()
         self._state = "new"
         self._raised: BaseException | None = None
-        self._stack: Any = None
         self._dropped_steps = 0
         self._steps = 0
 
@@ -275,10 +276,8 @@ class AsyncOffPolicyDriver(Driver):
             segments: list[Segment] = []
             while len(segments) < self._learn_queue_cap:
                 segments += self._take(self._learn_queue_cap - len(segments))
-            if self._stack is None:
-                self._stack = tf.function(_stack, autograph=False)
             with sequential():
-                exp = self._stack([s.experience for s in segments])
+                exp = _stack([s.experience for s in segments])
         except QueueClosed:
             self._raised = self._coord.exception
             self._coord.raise_if_failed()
@@ -382,6 +381,8 @@ def _environments(
 
 
 def _check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: int, num_actor_queues: int) -> None:
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}.")
     if mode == "async" or num_actor_queues == 0:
         return
     if actor_queue_cap * num_actor_queues != num_envs or learn_queue_cap % num_envs:
@@ -392,5 +393,6 @@ def _check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap:
         )
 
 
+@functools.partial(tf.function, autograph=False)
 def _stack(experiences: list[Experience]) -> Experience:
     return tf.nest.map_structure(lambda *x: x[0][tf.newaxis] if len(x) == 1 else tf.stack(x), *experiences)

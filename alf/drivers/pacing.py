@@ -23,8 +23,6 @@ class Pacer:
     """Gives environment threads their weights and their turn."""
 
     def __init__(self, mode: str, num_envs: int, learn_queue_cap: int, store: PolicyStore) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}.")
         self._mode = mode
         self._num_envs = num_envs
         self._learn_queue_cap = learn_queue_cap

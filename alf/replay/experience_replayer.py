@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 
 import gin
 import tensorflow as tf
@@ -37,6 +38,7 @@ class ExperienceReplayer(tf.Module, abc.ABC):
         """B' of what `replay_all` would return now."""
 
 
+@functools.partial(tf.function, autograph=False)
 def _batch_major(exp: Experience) -> Experience:
     """[Q, T, B, ...] to [Q*B, T, ...], the bootstrap [Q, B, ...] to [Q*B, ...]."""
 
@@ -61,7 +63,6 @@ class OnetimeExperienceReplayer(ExperienceReplayer):
     def __init__(self) -> None:
         super().__init__(name="one_time")
         self._exp: Experience | None = None
-        self._batch_major = tf.function(_batch_major, autograph=False)
 
     def observe(self, exp: Experience) -> None:
         self._exp = exp
@@ -69,7 +70,7 @@ class OnetimeExperienceReplayer(ExperienceReplayer):
     def replay_all(self) -> Experience:
         if self._exp is None:
             raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
-        return self._batch_major(self._exp)
+        return _batch_major(self._exp)
 
     def clear(self) -> None:
         self._exp = None

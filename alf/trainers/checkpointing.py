@@ -133,17 +133,16 @@ class Checkpointer:
                 raise CheckpointError(f"There is no checkpoint {name!r} in {self._directory}; there are: {there}.")
             paths = named
         for path in reversed(paths):
-            try:
+            damage = _damage(path)
+            if damage is None:
                 self._restore(path)
                 return path
-            except (tf.errors.OpError, OSError) as e:
-                logging.warning("Checkpoint %s is damaged and was skipped: %s", path, str(e).splitlines()[0])
+            logging.warning("Checkpoint %s is damaged and was skipped: %s", path, damage)
         if paths:
             raise CheckpointError(f"No checkpoint in {self._directory} can be read; delete them to start anew.")
         return None
 
     def _restore(self, path: str) -> None:
-        tf.train.load_checkpoint(path)
         try:
             self._checkpoint.restore(path).assert_existing_objects_matched()
         except (AssertionError, ValueError) as e:
@@ -151,3 +150,15 @@ class Checkpointer:
                 f"Checkpoint {path} does not fit this run, whose networks or optimisers are others: use the gin file "
                 f"it was made with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e
+
+
+def _damage(path: str) -> str | None:
+    """What is wrong with the files of a checkpoint, found by reading them whole; None when all is well."""
+    try:
+        reader = tf.train.load_checkpoint(path)
+        for key in reader.get_variable_to_shape_map():
+            reader.get_tensor(key)
+    # TensorFlow reports damage as OpError, IndexError, ValueError and more, by where it stumbles.
+    except Exception as e:
+        return (str(e).splitlines() or [type(e).__name__])[0]
+    return None

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import gin
 import pytest
-import tensorflow as tf
+from small_run import make_algorithm
 
-from alf.algorithms.ppo_algorithm import PPOAlgorithm
-from alf.algorithms.ppo_loss import PPOLoss
 from alf.drivers import async_off_policy_driver as async_off_policy_driver
 from alf.environments import utils as utils
 from alf.trainers.config import TrainerConfig
-
-
-def make_algorithm(observation_spec, action_spec, debug_summaries=False):
-    from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
-    from tf_agents.networks.value_network import ValueNetwork
-
-    return PPOAlgorithm(
-        observation_spec,
-        action_spec,
-        actor_network=ActorDistributionNetwork(observation_spec, action_spec, fc_layer_params=(8,)),
-        value_network=ValueNetwork(observation_spec, fc_layer_params=(8,)),
-        loss_class=PPOLoss,
-        optimizer=tf.keras.optimizers.legacy.Adam(1e-3),
-        debug_summaries=debug_summaries,
-    )
 
 
 @pytest.fixture(autouse=True)

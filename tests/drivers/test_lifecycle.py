@@ -1,0 +1,198 @@
+"""Two hundred runs leave nothing behind, an idle driver costs nothing, and what it says about itself is true."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.policy_store import PolicyStore, reading
+from alf.environments.testing import CountingEnvironment, FaultyEnvironment
+from tests.algorithms.networks import ppo
+from tests.drivers.counting import CountingAlgorithm, make_envs
+
+
+def _cycle(algorithm: CountingAlgorithm) -> None:
+    driver = AsyncOffPolicyDriver(make_envs(2, 1), algorithm, 0, 2, 1, stepping="host", random_seed=1)
+    driver.start()
+    driver.run_async()
+    algorithm.train()
+    driver.stop()
+    algorithm.batches.clear()
+
+
+@pytest.mark.timeout(400)
+def test_two_hundred_start_stop_cycles_leave_threads_handles_and_memory_flat() -> None:
+    process = psutil.Process()
+    algorithm = CountingAlgorithm(make_envs(1, 1)[0])
+    for _ in range(30):  # TensorFlow's own pools and caches fill up first
+        _cycle(algorithm)
+    gc.collect()
+    before = threading.active_count(), process.num_fds(), process.memory_info().rss
+    for _ in range(200):
+        _cycle(algorithm)
+    gc.collect()
+    after = threading.active_count(), process.num_fds(), process.memory_info().rss
+    assert after[0] == before[0]
+    assert after[1] <= before[1] + 2
+    # Each driver traces functions of its own, whose graphs TensorFlow frees late.
+    assert after[2] - before[2] < 200 * 2**20 * 0.5, (after[2] - before[2]) / 2**20
+
+
+def test_an_idle_driver_uses_less_than_five_percent_of_a_core() -> None:
+    """The learner holds still; queues fill; nobody polls. CPU time of this process, which no other load disturbs."""
+    algorithm = CountingAlgorithm(make_envs(1, 2)[0])
+    driver = AsyncOffPolicyDriver(make_envs(3, 2), algorithm, 1, 4, 2, actor_queue_cap=3, random_seed=1)
+    driver.start()
+    try:
+        driver.run_async()
+        time.sleep(0.5)
+        begin, cpu = time.monotonic(), time.process_time()
+        time.sleep(2.0)
+        share = (time.process_time() - cpu) / (time.monotonic() - begin)
+    finally:
+        driver.stop()
+    assert share < 0.05, share
+
+
+def test_learner_held_and_environments_held() -> None:
+    """Decoupled: with the learner held the queues fill; with the environments held a batch can still be trained on."""
+    envs = [FaultyEnvironment(e, sleep_per_step=0.01) for e in make_envs(2, 1)]
+    algorithm = CountingAlgorithm(envs[0])
+    driver = AsyncOffPolicyDriver(envs, algorithm, 0, 2, 2, random_seed=1)
+    driver.start()
+    try:
+        deadline = time.monotonic() + 10
+        while driver.stats()["learn_queue_fill"] < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert driver.stats()["learn_queue_fill"] == 1
+        driver.run_async()
+        assert algorithm.train() == 4
+    finally:
+        driver.stop()
+
+
+def test_stepping_is_measured_chosen_and_told() -> None:
+    envs = [CountingEnvironment(2), FaultyEnvironment(CountingEnvironment(2, 2), sleep_per_step=0.02)]
+    algorithm = CountingAlgorithm(envs[0])
+    driver = AsyncOffPolicyDriver(envs, algorithm, 0, 10, 1, random_seed=1)
+    driver.start()
+    try:
+        while not all(s in driver.describe() for s in ("0 is stepped inside the graph", "1 is stepped outside")):
+            driver.run_async()
+    finally:
+        driver.stop()
+    assert "limit 2 ms" in driver.describe()
+
+
+def test_a_snapshot_never_changes() -> None:
+    variables = [tf.Variable(tf.ones([3, 3])), tf.Variable([1.0, 2.0])]
+    store = PolicyStore(variables)
+    snapshot = store.publish(0)
+    before = [w.numpy().copy() for w in snapshot.weights]
+    optimizer = tf.keras.optimizers.legacy.Adam(0.1)
+
+    @tf.function(autograph=False)
+    def update() -> None:
+        optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables])
+        variables[1].assign_add([1.0, 1.0])
+        variables[0].scatter_nd_add([[0, 0]], [5.0])
+
+    for _ in range(3):
+        update()
+    for old, weight, variable in zip(before, snapshot.weights, variables, strict=True):
+        np.testing.assert_array_equal(old, weight)
+        assert not np.array_equal(old, variable)
+    with pytest.raises(ValueError, match="only grow"):
+        store.publish(-1)
+
+
+def test_traced_code_reads_the_weights_that_it_is_given() -> None:
+    env = make_envs(1, 1)[0]
+    algorithm = ppo(env)
+    variables = algorithm.acting_variables()
+    assert {v.ref() for v in variables} == {v.ref() for v in algorithm.trainable_variables}
+
+    @tf.function(autograph=False)
+    def value(weights: tuple[tf.Tensor, ...], observation: tf.Tensor) -> tf.Tensor:
+        with reading(variables, weights):
+            return algorithm._value_network(observation)[0]
+
+    observation = tf.ones([2, 3])
+    weights = PolicyStore(variables).publish(0).weights
+    concrete = value.get_concrete_function(weights, observation)
+    assert not concrete.variables and not concrete.captured_inputs
+    np.testing.assert_allclose(value(weights, observation), algorithm._value_network(observation)[0], rtol=1e-5)
+    assert not np.any(value(tuple(tf.zeros_like(w) for w in weights), observation))
+
+
+def test_nothing_is_retraced_and_no_thread_traces() -> None:
+    """Whatever is traced is traced before start() returns, in the main thread; three environments share it."""
+    tracing: list[str] = []
+
+    class Watched(CountingAlgorithm):
+        def rollout(self, time_step, state, mode):  # noqa: ANN001, ANN202
+            tracing.append(threading.current_thread().name)
+            return super().rollout(time_step, state, mode)
+
+    algorithm = Watched(make_envs(1, 2)[0])
+    driver = AsyncOffPolicyDriver(make_envs(3, 2), algorithm, 0, 4, 2, random_seed=1)
+    driver.start()
+    try:
+        before = len(tracing)
+        for _ in range(10):
+            driver.run_async()
+            algorithm.train()
+    finally:
+        driver.stop()
+    assert len(tracing) == before
+    assert set(tracing) == {threading.main_thread().name}
+
+
+@pytest.mark.parametrize(
+    "kwargs,message",
+    [
+        ({"unroll_length": 0}, "unroll_length must be at least 1, got 0"),
+        ({"learn_queue_cap": -1}, "learn_queue_cap must be at least 1"),
+        ({"actor_queue_cap": 2, "num_actor_queues": 2}, "actor_queue_cap=2 times num_actor_queues=2 is more than num_envs=3"),
+        ({"num_actor_queues": -1}, "num_actor_queues must be 0"),
+        ({"mode": "turbo"}, "mode='turbo' is not one of"),
+        ({"mode": "sync", "num_actor_queues": 1}, "Set num_actor_queues=0"),
+        ({"stepping": "sideways"}, "stepping='sideways'"),
+        ({"max_policy_lag": -1}, "max_policy_lag must be 0 or more"),
+        ({"exp_replayer": "magic"}, "exp_replayer='magic' is not one of"),
+        ({"envs": []}, "at least one environment"),
+        ({"envs": None}, "env_f"),
+        ({"algorithm": None}, "needs an algorithm"),
+    ],
+)
+def test_bad_settings_get_one_clear_sentence(kwargs: dict, message: str) -> None:
+    envs = make_envs(3, 1)
+    settings = {"envs": envs, "algorithm": CountingAlgorithm(envs[0]), **kwargs}
+    with pytest.raises(ValueError, match=message):
+        AsyncOffPolicyDriver(**settings)
+
+
+def test_environments_of_unlike_batch_or_specs_are_refused() -> None:
+    algorithm = CountingAlgorithm(make_envs(1, 1)[0])
+    with pytest.raises(ValueError, match="Environment 1 has batch size 2"):
+        AsyncOffPolicyDriver([CountingEnvironment(1), CountingEnvironment(2)], algorithm)
+    with pytest.raises(ValueError, match="Environment 1 has observation spec"):
+        AsyncOffPolicyDriver([CountingEnvironment(1), CountingEnvironment(1, dtype=np.int64)], algorithm)
+
+
+def test_defaults_are_not_shared_between_drivers() -> None:
+    algorithm = CountingAlgorithm(make_envs(1, 1)[0])
+    first, second = (AsyncOffPolicyDriver(make_envs(1, 1), algorithm) for _ in range(2))
+    first.observers.append(print)
+    assert second.observers == []
+    assert not set(map(id, first.get_metrics())) & set(map(id, second.get_metrics()))
+    assert first.get_step_metrics() == first.get_metrics()[:2]
+    for driver in (first, second):
+        driver.stop()
