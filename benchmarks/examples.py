@@ -23,7 +23,7 @@ from benchmarks import _events, _machine
 OBSERVE = (
     "TrainerConfig.summary_interval=1",
     "StatsReporter.min_interval_secs=0.1",
-    "AverageReturnMetric.buffer_size=100",
+    "alf.AverageReturnMetric.buffer_size=100",
 )
 _RETURN = re.compile(r"^# Return: at least (-?\d+(?:\.\d+)?)\b", re.MULTILINE)
 

@@ -201,7 +201,6 @@ class Trainer(abc.ABC):
         if self._reached():
             return
         self.driver.start()
-        logging.info("Training: %s", self._describe_driver())
         policy_state, time_step = None, None
         try:
             while not self._reached() and not self._signals.requested:
@@ -224,6 +223,8 @@ class Trainer(abc.ABC):
 
     def _after_iteration(self) -> None:
         config, iteration = self._config, self._counters.iterations
+        if self._iterations_here == 1:
+            logging.info("Training: %s", self._describe_driver())
         self._report.after_iteration()
         if config.checkpoint_interval and iteration % config.checkpoint_interval == 0:
             self._save()

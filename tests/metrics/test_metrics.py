@@ -216,6 +216,7 @@ def test_results_are_read_while_another_thread_writes():
     thread = threading.Thread(target=feed)
     thread.start()
     while not done.is_set():
-        assert np.isfinite(metric.result()) and metric.num_episodes() <= 10
+        assert np.isfinite(metric.result())
+        assert metric.num_episodes() <= 10
         metric.state_dict()
     thread.join()

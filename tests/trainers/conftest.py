@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gin
 import pytest
-from small_run import make_algorithm
 
 from alf.drivers import async_off_policy_driver as async_off_policy_driver
 from alf.environments import utils as utils
 from alf.trainers.config import TrainerConfig
+from tests.trainers.small_run import make_algorithm
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from alf.metrics.metrics import standard_metrics
-from alf.trainers.checkpointing import CheckpointError, Checkpointer, Counters, MetricsState
+from alf.trainers.checkpointing import Checkpointer, CheckpointError, Counters, MetricsState
 
 
 class _Net(tf.Module):
@@ -113,7 +113,9 @@ def test_counters_and_metrics_come_back(tmp_path):
     counters, state, metrics = Counters(), MetricsState(), standard_metrics(1, 2)
     state.attach(metrics)
     segment = SimpleNamespace(
-        step_type=np.array([[0, 0]], np.int32), next_step_type=np.array([[2, 1]], np.int32), reward=np.array([[3.0, 1.0]])
+        step_type=np.array([[0, 0]], np.int32),
+        next_step_type=np.array([[2, 1]], np.int32),
+        reward=np.array([[3.0, 1.0]], np.float32),
     )
     for metric in metrics:
         metric(segment)

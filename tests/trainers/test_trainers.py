@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_run import make_algorithm
 
 from alf.environments import utils as environment_utils
 from alf.trainers import policy_trainer
@@ -17,6 +15,7 @@ from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.utils.gin_utils import GinConfigError
+from tests.trainers.small_run import make_algorithm
 
 TRAINERS = [OnPolicyTrainer, SyncOffPolicyTrainer, AsyncOffPolicyTrainer]
 
@@ -28,14 +27,6 @@ def _weights(trainer):
 def _checkpoints(tmp_path):
     folder = tmp_path / "run" / "train" / "algorithm"
     return sorted(p.name.removesuffix(".index") for p in folder.glob("ckpt-*.index"))
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_left():
-    before = set(threading.enumerate())
-    yield
-    left = [t for t in threading.enumerate() if t not in before and t.name.startswith("alf-")]
-    assert left == []
 
 
 @pytest.mark.parametrize("trainer_class", TRAINERS)
