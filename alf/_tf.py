@@ -23,7 +23,9 @@ def _tensorflow_version() -> tuple[int, int]:
             return int(major), int(minor)
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise ImportError("alf needs TensorFlow and found none: install it with `pip install alf` or `pip install tensorflow`.")
+    raise ImportError(
+        "alf needs TensorFlow and found none: install it with `pip install alf` or `pip install tensorflow`."
+    )
 
 
 def _prepare_environment() -> None:
@@ -49,7 +51,7 @@ def _prepare_environment() -> None:
 
 _prepare_environment()
 
-import tensorflow as tf  # noqa: E402
+import tensorflow as tf
 
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tf_agents.trajectories.policy_step import PolicyStep as PolicyStep
@@ -43,16 +43,19 @@ def namedtuple(
     return cls
 
 
-class ActionTimeStep(
-    namedtuple("ActionTimeStep", ["step_type", "reward", "discount", "observation", "prev_action", "env_id"])
-):
+class ActionTimeStep(NamedTuple):
     """A time step with the action that led to it.
 
     Fields, each with leading axes [B] or [T, B]: step_type int32, reward float32, discount float32, observation nest,
     prev_action nest (zeros at FIRST), env_id int32 (unique over all environments of a driver).
     """
 
-    __slots__ = ()
+    step_type: Any = None
+    reward: Any = None
+    discount: Any = None
+    observation: Nest = None
+    prev_action: Nest = None
+    env_id: Any = None
 
     def is_first(self) -> Any:
         """bool, shape of step_type: the first step of an episode."""
@@ -67,53 +70,69 @@ class ActionTimeStep(
         return self.step_type == StepType.LAST
 
 
-TrainingInfo = namedtuple(
-    "TrainingInfo",
-    ["action", "step_type", "reward", "discount", "info", "rollout_info", "env_id"],
-    default_value=(),
-)
-TrainingInfo.__doc__ = """What losses see, [T, B, ...].
+class TrainingInfo(NamedTuple):
+    """What losses see, [T, B, ...].
 
-`info` is what `train_step` returned (or `rollout`, on-policy); `rollout_info` what `rollout` returned when the step was
-acted, with distributions rebuilt from their parameters.
-"""
+    `info` is what `train_step` returned (or `rollout`, on-policy); `rollout_info` what `rollout` returned when the step
+    was acted, with distributions rebuilt from their parameters.
+    """
 
-Bootstrap = namedtuple("Bootstrap", ["time_step", "state"], default_value=())
-Bootstrap.__doc__ = """What comes after the last step of a segment, [B, ...].
+    action: Nest = ()
+    step_type: Any = ()
+    reward: Any = ()
+    discount: Any = ()
+    info: Nest = ()
+    rollout_info: Nest = ()
+    env_id: Any = ()
 
-`time_step`: the ActionTimeStep that the last action led to; `state`: the policy state to act on it. Values bootstrap
-from it; it is the first step of the stream's next segment.
-"""
 
-Experience = namedtuple(
-    "Experience",
-    [
-        "step_type",
-        "reward",
-        "discount",
-        "observation",
-        "prev_action",
-        "env_id",
-        "action",
-        "rollout_info",
-        "state",
-        "policy_version",
-        "bootstrap",
-    ],
-    default_value=(),
-)
-Experience.__doc__ = """What replayers store; every field but `bootstrap` has the same leading axes.
+class Bootstrap(NamedTuple):
+    """What comes after the last step of a segment, [B, ...].
 
-[Q, T, B, ...] when the asynchronous driver observes it, [B', T, ...] out of a replayer. `action` is the action chosen
-at this step, `rollout_info` what the behaviour policy recorded when choosing it (distributions as parameters), `state`
-the recurrent state *before* the step (kept only with `use_rollout_state`), `policy_version` int64 the version of the
-weights that acted. `bootstrap` is a Bootstrap without the time axis, or `()` where single steps are stored.
-"""
+    `time_step`: the ActionTimeStep that the last action led to; `state`: the policy state to act on it. Values bootstrap
+    from it; it is the first step of the stream's next segment.
+    """
 
-LossInfo = namedtuple("LossInfo", ["loss", "scalar_loss", "extra"], default_value=())
-LossInfo.__doc__ = """`loss` [T, B] float32 a step, `scalar_loss` [] float32, `extra` a dict of tensors to be reported."""
+    time_step: Any = ()
+    state: Nest = ()
 
-AlgorithmStep = namedtuple("AlgorithmStep", ["outputs", "state", "info"], default_value=())
+
+class Experience(NamedTuple):
+    """What replayers store; every field but `bootstrap` has the same leading axes.
+
+    [Q, T, B, ...] when the asynchronous driver observes it, [B', T, ...] out of a replayer. `action` is the action chosen
+    at this step, `rollout_info` what the behaviour policy recorded when choosing it (distributions as parameters),
+    `state` the recurrent state *before* the step (kept only with `use_rollout_state`), `policy_version` int64 the version
+    of the weights that acted. `bootstrap` is a Bootstrap without the time axis, or `()` where single steps are stored.
+    """
+
+    step_type: Any = ()
+    reward: Any = ()
+    discount: Any = ()
+    observation: Nest = ()
+    prev_action: Nest = ()
+    env_id: Any = ()
+    action: Nest = ()
+    rollout_info: Nest = ()
+    state: Nest = ()
+    policy_version: Any = ()
+    bootstrap: Any = ()
+
+
+class LossInfo(NamedTuple):
+    """`loss` [T, B] float32 a step, `scalar_loss` [] float32, `extra` a dict of tensors to be reported."""
+
+    loss: Any = ()
+    scalar_loss: Any = ()
+    extra: Any = ()
+
+
+class AlgorithmStep(NamedTuple):
+    """What a part of an algorithm returns: outputs, recurrent state, info for its loss."""
+
+    outputs: Nest = ()
+    state: Nest = ()
+    info: Nest = ()
 
 
 def make_action_time_step(time_step: TimeStep, prev_action: Nest, first_env_id: int | tf.Tensor = 0) -> ActionTimeStep:

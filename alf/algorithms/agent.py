@@ -10,7 +10,16 @@ import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
-from alf.data_structures import ActionTimeStep, Bootstrap, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.data_structures import (
+    ActionTimeStep,
+    Bootstrap,
+    Experience,
+    LossInfo,
+    Nest,
+    PolicyStep,
+    TrainingInfo,
+    namedtuple,
+)
 from alf.utils.common import cast_transformer, is_stateless
 
 AgentState = namedtuple("AgentState", ["rl"], default_value=())
@@ -54,7 +63,9 @@ class Agent(OffPolicyAlgorithm):
         if encoder is not None:
             encoded_spec = encoder.create_variables()
             if not is_stateless(encoder.state_spec):
-                raise ValueError("Agent's encoding_network must be feed-forward: put recurrence into the actor and value networks.")
+                raise ValueError(
+                    "Agent's encoding_network must be feed-forward: put recurrence into the actor and value networks."
+                )
         rl_algorithm = rl_algorithm_cls(
             observation_spec=encoded_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )

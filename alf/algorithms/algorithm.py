@@ -121,7 +121,8 @@ class Algorithm(tf.Module):
         Raises:
           ValueError: a variable has no optimiser, or two.
         """
-        result, owner = [], {}
+        result: list[tuple[Any, list[tf.Variable]]] = []
+        owner: dict[Any, str] = {}
         for name, optimizer, modules in self.get_optimizer_and_module_sets():
             variables: list[tf.Variable] = []
             for module in modules:
@@ -129,7 +130,9 @@ class Algorithm(tf.Module):
                     if not v.trainable or any(v is w for w in variables):
                         continue
                     if v.ref() in owner:
-                        raise ValueError(f"Variable {v.name} is trained by {owner[v.ref()]} and by {name}; it must be one.")
+                        raise ValueError(
+                            f"Variable {v.name} is trained by {owner[v.ref()]} and by {name}; it must be one."
+                        )
                     owner[v.ref()] = name
                     variables.append(v)
             if optimizer is None and variables:

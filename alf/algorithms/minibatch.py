@@ -22,9 +22,7 @@ class Plan:
     epochs: int
 
 
-def plan(
-    batch: int, length: int, num_updates: int, mini_batch_size: int | None, mini_batch_length: int | None
-) -> Plan:
+def plan(batch: int, length: int, num_updates: int, mini_batch_size: int | None, mini_batch_length: int | None) -> Plan:
     """Checks the sizes for data [batch, length] and returns them.
 
     Raises:
@@ -52,7 +50,7 @@ def _bootstrap_row(experience: Experience) -> Experience:
 
     row = tf.nest.map_structure(lambda x: x[:, tf.newaxis], time_step)
     return Experience(
-        *row,
+        **row._asdict(),
         action=tf.nest.map_structure(nothing, experience.action),
         rollout_info=tf.nest.map_structure(nothing, experience.rollout_info),
         state=tf.nest.map_structure(nothing, experience.state),
@@ -162,15 +160,11 @@ def scan(step: Callable[[Experience, Nest], PolicyStep], exp: Experience, state:
 
     # The first step is outside of the loop: it tells what the loop has to store.
     state, first = run_one(0, state)
-    arrays = tf.nest.map_structure(
-        lambda x: tf.TensorArray(x.dtype, length, element_shape=x.shape).write(0, x), first
-    )
+    arrays = tf.nest.map_structure(lambda x: tf.TensorArray(x.dtype, length, element_shape=x.shape).write(0, x), first)
 
     def body(t: tf.Tensor, state: Nest, arrays: Nest) -> tuple[tf.Tensor, Nest, Nest]:
         state, info = run_one(t, state)
         return t + 1, state, tf.nest.map_structure(lambda a, x: a.write(t, x), arrays, info)
 
-    _, _, arrays = tf.while_loop(
-        lambda t, *_: t < length, body, (tf.constant(1), state, arrays), parallel_iterations=1
-    )
+    _, _, arrays = tf.while_loop(lambda t, *_: t < length, body, (tf.constant(1), state, arrays), parallel_iterations=1)
     return nest_utils.params_to_distributions(tf.nest.map_structure(lambda a: a.stack(), arrays), spec[0])

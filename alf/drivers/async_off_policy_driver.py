@@ -95,7 +95,9 @@ class AsyncOffPolicyDriver(Driver):
         check_sizes(count, batch_size, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
         for i, env in enumerate(self._envs):
             if env.batch_size != batch_size:
-                raise ValueError(f"Environment {i} has batch size {env.batch_size} and environment 0 has {batch_size}; make them equal.")
+                raise ValueError(
+                    f"Environment {i} has batch size {env.batch_size} and environment 0 has {batch_size}; make them equal."
+                )
             check_env(env, algorithm, f"Environment {i}")
             env.first_env_id = i * batch_size
         _check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
@@ -129,7 +131,9 @@ class AsyncOffPolicyDriver(Driver):
         self._coord.on_stop(self._queues.close_all)
         self._coord.on_stop(self._pacer.close)
         self._lag = LagStats()
-        self._seeds = np.random.SeedSequence([random_seed, int(algorithm.iterations)] if random_seed is not None else None)
+        self._seeds = np.random.SeedSequence(
+            [random_seed, int(algorithm.iterations)] if random_seed is not None else None
+        )
         self._collectors = self._make_collectors(stepping)
         self._threads: list[threading.Thread] = []
         self._log_thread: LogThread | None = None
@@ -144,10 +148,11 @@ class AsyncOffPolicyDriver(Driver):
         for i, (env, seed) in enumerate(zip(self._envs, self._seeds.spawn(len(self._envs)), strict=True)):
             handles: tuple[tf.Tensor, ...] = ()
             if self._num_actor_queues:
-                handles = (queues.actor_queues[i % self._num_actor_queues].handle, queues.action_return_queues[i].handle)
-            collectors.append(
-                Collector(env, i, i * self._batch_size, seed, handles, stepping, self._coord.should_stop)
-            )
+                handles = (
+                    queues.actor_queues[i % self._num_actor_queues].handle,
+                    queues.action_return_queues[i].handle,
+                )
+            collectors.append(Collector(env, i, i * self._batch_size, seed, handles, stepping, self._coord.should_stop))
         return collectors
 
     # ---- life ----
@@ -175,8 +180,11 @@ class AsyncOffPolicyDriver(Driver):
         )
         self._log_thread = log
         for k, seed in enumerate(self._seeds.spawn(self._num_actor_queues)):
+            assert server is not None
             self._threads.append(
-                ActorThread(f"alf-actor-{k}", self._coord, server, self._queues, k, self._pacer, self._unroll_length, seed)
+                ActorThread(
+                    f"alf-actor-{k}", self._coord, server, self._queues, k, self._pacer, self._unroll_length, seed
+                )
             )
         for collector in self._collectors:
             self._threads.append(
@@ -240,7 +248,12 @@ class AsyncOffPolicyDriver(Driver):
         self._log_thread.join(max(0.1, deadline - time.monotonic()))
         for thread in [*self._threads, self._log_thread]:
             if thread.is_alive():
-                logging.warning("%s did not end within %.0f s and is left behind: %s", thread.name, self._stop_timeout_secs, self._who_is_busy())
+                logging.warning(
+                    "%s did not end within %.0f s and is left behind: %s",
+                    thread.name,
+                    self._stop_timeout_secs,
+                    self._who_is_busy(),
+                )
 
     # ---- learner's side ----
 
@@ -293,7 +306,7 @@ class AsyncOffPolicyDriver(Driver):
         kept = []
         for thread, segment in entries:
             entry = LogEntry(thread, segment)
-            self._patiently(lambda entry=entry: self._queues.log_queue.enqueue(entry, _WAIT_SECS))
+            self._patiently(functools.partial(self._queues.log_queue.enqueue, entry, _WAIT_SECS))
             oldest = self._lag.add(learner_version, segment.versions.numpy())
             if self._max_policy_lag is not None and oldest > self._max_policy_lag and not self._pacer.paced:
                 self._dropped_steps += self._unroll_length * self._batch_size
@@ -354,7 +367,9 @@ class AsyncOffPolicyDriver(Driver):
     def describe(self) -> str:
         """How the driver acts and steps, and why."""
         acting = (
-            f"{self._num_actor_queues} actor threads" if self._num_actor_queues else "acting inside the environment threads"
+            f"{self._num_actor_queues} actor threads"
+            if self._num_actor_queues
+            else "acting inside the environment threads"
         )
         how = "; ".join(
             f"environment {c.thread} is stepped "
@@ -365,9 +380,7 @@ class AsyncOffPolicyDriver(Driver):
         return f"{len(self._envs)} environments of batch {self._batch_size}, {acting}; {how}."
 
 
-def _environments(
-    envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None
-) -> list[Any]:
+def _environments(envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None) -> list[Any]:
     if (envs is None) == (env_f is None):
         raise ValueError("Give the environments either as envs=[...] or as env_f=... with num_envs=...")
     if envs is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,7 +46,7 @@ def _shapes(spec: Any) -> Any:
     return tf.nest.map_structure(lambda s: f"{s.dtype.name}{s.shape.as_list()}", tensor_spec.from_spec(spec))
 
 
-class Driver(abc.ABC):
+class Driver:
     """Moves data between environments, an algorithm, metrics and observers."""
 
     def __init__(
@@ -60,14 +59,13 @@ class Driver(abc.ABC):
     ) -> None:
         self._algorithm = algorithm
         self._observers = list(observers or [])
-        sizes = {"num_envs": num_envs, "env_batch_size": batch_size}
-        self._standard_metrics = [
+        standard: list[Any] = [
             NumberOfEpisodes(),
             EnvironmentSteps(),
-            AverageReturnMetric(**sizes),
-            AverageEpisodeLengthMetric(**sizes),
+            AverageReturnMetric(num_envs=num_envs, env_batch_size=batch_size),
+            AverageEpisodeLengthMetric(num_envs=num_envs, env_batch_size=batch_size),
         ]
-        self._metrics = [*self._standard_metrics, *(metrics or [])]
+        self._metrics: list[Any] = [*standard, *(metrics or [])]
 
     @property
     def algorithm(self) -> RLAlgorithm:

@@ -63,7 +63,9 @@ class PolicyStore:
         snapshot = Snapshot(version, self._read())
         with self._lock:
             if self._latest is not None and version < self._latest.version:
-                raise ValueError(f"Version {version} is older than the published {self._latest.version}: versions only grow.")
+                raise ValueError(
+                    f"Version {version} is older than the published {self._latest.version}: versions only grow."
+                )
             self._latest = snapshot
         return snapshot
 

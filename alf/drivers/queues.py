@@ -70,9 +70,7 @@ class NestFIFOQueue:
 
     def dequeue(self, handle: tf.Tensor | None = None) -> Nest:
         """Takes one element; waits while the queue is empty."""
-        flat = tf.raw_ops.QueueDequeueV2(
-            handle=self.handle if handle is None else handle, component_types=self._dtypes
-        )
+        flat = tf.raw_ops.QueueDequeueV2(handle=self.handle if handle is None else handle, component_types=self._dtypes)
         return self._pack(flat, [])
 
     def dequeue_many(self, n: int, handle: tf.Tensor | None = None) -> Nest:
@@ -273,7 +271,9 @@ def check_sizes(
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}.")
     if num_actor_queues < 0:
-        raise ValueError(f"num_actor_queues must be 0 (act in the environment threads) or more, got {num_actor_queues}.")
+        raise ValueError(
+            f"num_actor_queues must be 0 (act in the environment threads) or more, got {num_actor_queues}."
+        )
     if actor_queue_cap * num_actor_queues > num_envs:
         raise ValueError(
             f"Not enough environments: actor_queue_cap={actor_queue_cap} times num_actor_queues={num_actor_queues} is more "

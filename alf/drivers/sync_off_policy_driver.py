@@ -8,7 +8,6 @@ from typing import Any
 
 import gin
 import numpy as np
-import tensorflow as tf
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, Nest
@@ -88,7 +87,9 @@ class SyncOffPolicyDriver(Driver):
           ValueError: `time_step` is not that of the last call.
         """
         if time_step is not None and (self._position is None or time_step is not self._position[0]):
-            raise ValueError("The driver goes on where its environment stands: pass the time_step that the last run() returned, or None.")
+            raise ValueError(
+                "The driver goes on where its environment stands: pass the time_step that the last run() returned, or None."
+            )
         del policy_state
         per_segment = self._unroll_length * self._batch_size
         for _ in range(math.ceil((max_num_steps or per_segment) / per_segment)):

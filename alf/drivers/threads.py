@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class _DriverThread(threading.Thread):
         except _STOPPED as e:
             # Without a stop request nobody closed the queues, so it is an error of its own.
             self._coord.request_stop(e)
-        except BaseException as e:  # noqa: BLE001: whatever it is, the learner has to hear of it
+        except BaseException as e:  # whatever it is, the learner has to hear of it
             self._coord.request_stop(e)
         finally:
             self._leave()
@@ -76,7 +77,7 @@ class EnvThread(_DriverThread):
         while not self._coord.should_stop():
             snapshot = self._pacer.snapshot_for(thread, round_)
             segment = self.collector.collect(self._unroller, snapshot)
-            self._pacer.deliver(thread, round_, lambda segment=segment: self._queue.enqueue((thread, segment)))
+            self._pacer.deliver(thread, round_, functools.partial(self._queue.enqueue, (thread, segment)))
             round_ += 1
 
     def _leave(self) -> None:

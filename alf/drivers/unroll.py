@@ -267,8 +267,8 @@ class Unroller:
         _, last, arrays = tf.while_loop(
             lambda t, *_: t < self._length, step, (tf.constant(0), carry, arrays), parallel_iterations=1
         )
-        rows = tf.nest.map_structure(lambda array: array.stack(), arrays)
-        return self._segment(call, carry, *rows, last), last
+        kept, versions, outcome = tf.nest.map_structure(lambda array: array.stack(), arrays)
+        return self._segment(call, carry, kept, versions, outcome, last), last
 
     def _segment(
         self, call: Call, first: Carry, kept: Kept, versions: tf.Tensor, outcome: tf.Tensor, last: Carry

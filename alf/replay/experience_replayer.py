@@ -50,9 +50,7 @@ def _batch_major(exp: Experience) -> Experience:
         x = tf.transpose(x, [0, 2, 1, *range(3, x.shape.rank)])
         return tf.reshape(x, [q * b, t, *x.shape[3:]])
 
-    bootstrap = tf.nest.map_structure(
-        lambda x: tf.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]]), exp.bootstrap
-    )
+    bootstrap = tf.nest.map_structure(lambda x: tf.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]]), exp.bootstrap)
     return tf.nest.map_structure(transpose, exp._replace(bootstrap=()))._replace(bootstrap=bootstrap)
 
 
@@ -95,8 +93,6 @@ class CyclicOneTimeExperienceReplayer(OnetimeExperienceReplayer):
 def segments_of(exp: Experience) -> Experience:
     """Gives recorded single segments [T, B, ...] a learn-queue axis of size 1, bootstrap included."""
     return tf.nest.map_structure(lambda x: x[tf.newaxis], exp)
-
-
 
 
 def create_replayer(name: str) -> ExperienceReplayer:

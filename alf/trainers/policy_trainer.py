@@ -291,9 +291,10 @@ class Trainer(abc.ABC):
     # ---- ending ----
 
     def _finish(self) -> None:
-        if self._iterations_here:
+        if self._iterations_here or self._saved_at is None:
             self._save()
             self._report.summarize()
+            self._report.record_config()
         signal = self._signals.requested
         self._report.finish(f"{signal} received" if signal else str(self._reached()), self._saved_at)
 

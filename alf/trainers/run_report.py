@@ -61,9 +61,8 @@ class RunReport:
         Raises:
           GinConfigError: in strict mode, after the first iteration: bindings were not used.
         """
-        if not self._configured:
-            self._configured = True
-            self._record_config()
+        if self.record_config():
+            self._check_bindings()
         if self._reporter.due(self._counters.iterations):
             self.summarize()
         self._progress.update()
@@ -122,12 +121,18 @@ class RunReport:
         self._progress.stop()
         self._reporter.close()
 
-    def _record_config(self) -> None:
-        """Writes what the first iteration used of the configuration, and warns of what it did not."""
+    def record_config(self) -> bool:
+        """Writes what the run has used of the configuration so far, once; returns whether it did."""
+        if self._configured:
+            return False
+        self._configured = True
         path = os.path.join(self._root_dir, CONFIG_FILE)
         text = gin_utils.write_operative_config(path, [f"Seed of the run: {self._random_seed}"])
         block = "\n".join(f"    {line}" for line in text.splitlines())
         self._reporter.text("gin/operative_config", block, self._counters.global_steps)
+        return True
+
+    def _check_bindings(self) -> None:
         unused = gin_utils.unused_bindings()
         if not unused:
             return

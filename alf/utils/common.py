@@ -68,7 +68,9 @@ def get_env() -> Any:
     """The environment given to `set_global_env` in this thread; ValueError when there is none."""
     env = getattr(_global_env, "env", None)
     if env is None:
-        raise ValueError("No environment is set: a trainer sets it, or call alf.utils.common.set_global_env(env) first.")
+        raise ValueError(
+            "No environment is set: a trainer sets it, or call alf.utils.common.set_global_env(env) first."
+        )
     return env
 
 
@@ -130,7 +132,9 @@ def image_scale_transformer(
 
     def scale(image: tf.Tensor) -> tf.Tensor:
         if image.dtype != tf.uint8:
-            raise ValueError(f"image_scale_transformer needs uint8 images and got {image.dtype.name}: name others out by `fields`.")
+            raise ValueError(
+                f"image_scale_transformer needs uint8 images and got {image.dtype.name}: name others out by `fields`."
+            )
         return tf.cast(image, tf.float32) * ((max - min) / 255.0) + min
 
     for field in fields or [None]:  # type: ignore[list-item]

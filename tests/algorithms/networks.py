@@ -24,7 +24,9 @@ def specs_of(env: Any) -> tuple[Any, Any]:
 
 def feed_forward(obs: Any, act: Any, layers: tuple[int, ...] = (32,), **kwargs: Any) -> tuple[Any, Any]:
     """Actor and value networks."""
-    actor = actor_distribution_network.ActorDistributionNetwork(obs, act, fc_layer_params=layers, activation_fn=tf.nn.tanh, **kwargs)
+    actor = actor_distribution_network.ActorDistributionNetwork(
+        obs, act, fc_layer_params=layers, activation_fn=tf.nn.tanh, **kwargs
+    )
     return actor, value_network.ValueNetwork(obs, fc_layer_params=layers, activation_fn=tf.nn.tanh, **kwargs)
 
 

@@ -19,9 +19,7 @@ from tests.algorithms.networks import ppo
 
 
 def run(env_f: Any, algorithm: Any, batches: int, mode: str = "sync", **train: Any) -> list[dict[str, float]]:
-    driver = AsyncOffPolicyDriver(
-        [env_f(0), env_f(1)], algorithm, 0, 8, 2, mode=mode, random_seed=3, stepping="graph"
-    )
+    driver = AsyncOffPolicyDriver([env_f(0), env_f(1)], algorithm, 0, 8, 2, mode=mode, random_seed=3, stepping="graph")
     driver.start()
     metrics = []
     try:
@@ -39,7 +37,7 @@ def memory_env(seed: int) -> RNNPolicyUnittestEnv:
 
 
 @pytest.mark.parametrize(
-    "env_f,rnn",
+    ("env_f", "rnn"),
     [
         (lambda seed: PolicyUnittestEnv(4, 5, seed=seed), False),
         (lambda seed: PolicyUnittestEnv(4, 5, action_type=ActionType.Continuous, seed=seed), False),
@@ -122,7 +120,12 @@ def _experience(batch: int, length: int, bootstrap: bool) -> Experience:
     from alf.data_structures import Bootstrap
 
     last = ActionTimeStep(
-        ints[:, 0], -numbers[:, 0], tf.ones([batch]), 1000 + tf.range(batch, dtype=tf.float32), tf.ones([batch], tf.int64), ints[:, 0]
+        ints[:, 0],
+        -numbers[:, 0],
+        tf.ones([batch]),
+        1000 + tf.range(batch, dtype=tf.float32),
+        tf.ones([batch], tf.int64),
+        ints[:, 0],
     )
     return exp._replace(bootstrap=Bootstrap(last, ()))
 
@@ -208,7 +211,15 @@ def test_training_is_traced_once() -> None:
     algorithm = ppo(PolicyUnittestEnv(4, 5))
     train = algorithm._train
     algorithm._train = lambda exp, plan: traced.append(plan) or train(exp, plan)
-    run(lambda seed: PolicyUnittestEnv(4, 5, seed=seed), algorithm, 6, "async", num_updates=2, mini_batch_size=16, mini_batch_length=1)
+    run(
+        lambda seed: PolicyUnittestEnv(4, 5, seed=seed),
+        algorithm,
+        6,
+        "async",
+        num_updates=2,
+        mini_batch_size=16,
+        mini_batch_length=1,
+    )
     assert len(traced) == 1
 
 

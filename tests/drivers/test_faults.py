@@ -79,7 +79,15 @@ class Fault:
         envs[1] = FaultyEnvironment(envs[1], **faults)
         algorithm = FailingAlgorithm(envs[0], **algorithm_faults)
         driver = AsyncOffPolicyDriver(
-            envs, algorithm, actors, 4, 2, 1 if not actors else 3 // actors, observers=observers, metrics=metrics, random_seed=1
+            envs,
+            algorithm,
+            actors,
+            4,
+            2,
+            1 if not actors else 3 // actors,
+            observers=observers,
+            metrics=metrics,
+            random_seed=1,
         )
         return driver, algorithm
 
@@ -100,7 +108,7 @@ def test_first_error_ends_the_run_with_itself(what: str, moment: str, actors: in
     driver.start()
     begin = time.monotonic()
     try:
-        with pytest.raises(Exception) as caught:  # noqa: PT011
+        with pytest.raises(Exception) as caught:
             for _ in range(2000):
                 driver.run_async()
                 algorithm.train()
@@ -108,7 +116,9 @@ def test_first_error_ends_the_run_with_itself(what: str, moment: str, actors: in
         assert "closed" not in str(caught.value).lower()
         if what != "rollout raises":  # TensorFlow turns what Python raises inside a graph into an error of its own
             assert isinstance(caught.value, Boom)
-            assert caught.traceback[-1].name in ("_step", "listener", "train_from"), "the traceback is not that of the fault"
+            assert caught.traceback[-1].name in ("_step", "listener", "train_from"), (
+                "the traceback is not that of the fault"
+            )
         stop = time.monotonic()
     finally:
         driver.stop()
@@ -170,7 +180,9 @@ def test_a_hanging_environment_ends_the_run_and_stop_is_bounded() -> None:
 
 def test_a_blocking_observer_is_named_and_stop_is_bounded() -> None:
     release = threading.Event()
-    driver = _driver(observers=[lambda trajectory, thread: release.wait(30)], stall_timeout_secs=1.0, stop_timeout_secs=1.0)
+    driver = _driver(
+        observers=[lambda trajectory, thread: release.wait(30)], stall_timeout_secs=1.0, stop_timeout_secs=1.0
+    )
     driver.start()
     try:
         with pytest.raises(TimeoutError, match="observer or metric has not returned"):

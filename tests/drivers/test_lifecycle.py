@@ -126,7 +126,8 @@ def test_traced_code_reads_the_weights_that_it_is_given() -> None:
     observation = tf.ones([2, 3])
     weights = PolicyStore(variables).publish(0).weights
     concrete = value.get_concrete_function(weights, observation)
-    assert not concrete.variables and not concrete.captured_inputs
+    assert not concrete.variables
+    assert not concrete.captured_inputs
     np.testing.assert_allclose(value(weights, observation), algorithm._value_network(observation)[0], rtol=1e-5)
     assert not np.any(value(tuple(tf.zeros_like(w) for w in weights), observation))
 
@@ -136,7 +137,7 @@ def test_nothing_is_retraced_and_no_thread_traces() -> None:
     tracing: list[str] = []
 
     class Watched(CountingAlgorithm):
-        def rollout(self, time_step, state, mode):  # noqa: ANN001, ANN202
+        def rollout(self, time_step, state, mode):
             tracing.append(threading.current_thread().name)
             return super().rollout(time_step, state, mode)
 
@@ -155,11 +156,14 @@ def test_nothing_is_retraced_and_no_thread_traces() -> None:
 
 
 @pytest.mark.parametrize(
-    "kwargs,message",
+    ("kwargs", "message"),
     [
         ({"unroll_length": 0}, "unroll_length must be at least 1, got 0"),
         ({"learn_queue_cap": -1}, "learn_queue_cap must be at least 1"),
-        ({"actor_queue_cap": 2, "num_actor_queues": 2}, "actor_queue_cap=2 times num_actor_queues=2 is more than num_envs=3"),
+        (
+            {"actor_queue_cap": 2, "num_actor_queues": 2},
+            "actor_queue_cap=2 times num_actor_queues=2 is more than num_envs=3",
+        ),
         ({"num_actor_queues": -1}, "num_actor_queues must be 0"),
         ({"mode": "turbo"}, "mode='turbo' is not one of"),
         ({"mode": "sync", "num_actor_queues": 1}, "Set num_actor_queues=0"),

@@ -38,7 +38,9 @@ def sizes(draw: st.DrawFn) -> dict:
     }
 
 
-def run_driver(s: dict, batches: int = 6, train_every: int = 1, **kwargs) -> tuple[CountingAlgorithm, AsyncOffPolicyDriver]:
+def run_driver(
+    s: dict, batches: int = 6, train_every: int = 1, **kwargs
+) -> tuple[CountingAlgorithm, AsyncOffPolicyDriver]:
     envs = make_envs(s["num_envs"], s["batch_size"])
     algorithm = CountingAlgorithm(envs[0], s["recurrent"])
     driver = AsyncOffPolicyDriver(
@@ -78,7 +80,7 @@ def test_async_driver_delivers_every_step_once_in_order(s: dict) -> None:
     assert int(driver.get_step_metrics()[1].result()) == transitions
 
 
-@pytest.mark.parametrize("mode,lag", [("sync", 0), ("lockstep", 1)])
+@pytest.mark.parametrize(("mode", "lag"), [("sync", 0), ("lockstep", 1)])
 @pytest.mark.parametrize("actors", [0, 1])
 def test_paced_modes_have_their_lag_in_every_step_and_a_fixed_order(mode: str, lag: int, actors: int) -> None:
     s = {

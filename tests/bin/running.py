@@ -1,0 +1,53 @@
+"""Runs alf's command lines, here or in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import gin
+from absl import flags
+from absl.testing import flagsaver
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+SMALL = (
+    "create_environment.env_name='CartPole-v1'",
+    "create_environment.num_parallel_environments=4",
+    "TrainerConfig.unroll_length=8",
+)
+
+
+def run_here(main, *arguments):
+    """Exit code of `main` with these command-line arguments, in this process."""
+    gin.clear_config()
+    with flagsaver.flagsaver():
+        rest = flags.FLAGS(["alf", *arguments])
+        try:
+            return main(rest)
+        finally:
+            gin.clear_config()
+
+
+def start(module, *arguments):
+    """Starts a command line; what it writes goes to its `stdout`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def read_until(process, text):
+    """Lines of the process up to one that holds `text`."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return lines
+    raise AssertionError(f"{text!r} did not come:\n{''.join(lines)}")

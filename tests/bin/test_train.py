@@ -1,0 +1,162 @@
+"""The train command: examples, mistakes on the command line, signals, resume."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+
+import pytest
+from absl import logging
+
+from alf.bin import train
+from tests.bin.running import ROOT, SMALL, read_until, run_here, start
+
+EXAMPLES = sorted(
+    p.name for p in (ROOT / "examples").glob("*.gin") if "TrainerConfig.trainer" in p.read_text(encoding="utf-8")
+)
+TINY = [f"--gin_param={b}" for b in SMALL]
+
+
+def _checkpoints(root):
+    return sorted(p.stem for p in pathlib.Path(root, "train", "algorithm").glob("ckpt-*.index"))
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """Everything that is logged, as text."""
+    lines = []
+    for level in ("info", "warning", "error"):
+        monkeypatch.setattr(logging, level, lambda text, *args: lines.append(str(text) % args if args else str(text)))
+    return lines
+
+
+def test_all_examples_are_here():
+    assert {
+        "ac_cart_pole.gin",
+        "ppo_cart_pole.gin",
+        "async_ppo_cart_pole.gin",
+        "async_vtrace_cart_pole.gin",
+        "async_ppo_pendulum.gin",
+        "async_ppo_rnn_memory.gin",
+    } <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_runs_and_uses_all_it_binds(example, tmp_path, logged):
+    code = run_here(
+        train.main,
+        f"--root_dir={tmp_path}",
+        f"--gin_file={example}",
+        "--strict",
+        "--gin_param=create_environment.num_parallel_environments=4",
+        "--gin_param=TrainerConfig.unroll_length=8",
+        "--gin_param=TrainerConfig.num_iterations=2",
+        *(["--gin_param=TrainerConfig.num_steps_per_iter=64"] if example.startswith("ac_") else []),
+    )
+    assert code == 0, logged
+    assert (tmp_path / "configured.gin").is_file()
+    assert len(_checkpoints(tmp_path)) == 1
+    text = "\n".join(logged)
+    for expected in ("tensorboard --logdir", "alf.bin.play --root_dir", "ckpt-", "configured.gin"):
+        assert expected in text
+
+
+def test_same_command_resumes_and_root_dir_is_enough(tmp_path, logged):
+    settings = [*TINY, "--gin_bindings=TrainerConfig.num_iterations=2"]
+    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_file=ppo_cart_pole", *settings) == 0
+    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_param=TrainerConfig.num_iterations=4") == 0
+    assert _checkpoints(tmp_path) == ["ckpt-2", "ckpt-4"]
+    text = "\n".join(logged)
+    assert "Resumed from" in text
+    assert "iteration 2, 64 env steps" in text
+    assert "Training ended: num_iterations=4 is reached; iteration 4, 128 env steps" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--root_dir is missing"),
+        (("--root_dir=x", "stray"), "Unexpected argument 'stray'"),
+        (("--root_dir=nowhere",), "There is no --gin_file"),
+        (("--root_dir=x", "--gin_file=async_ppo_cartpole"), "Did you mean 'async_ppo_cart_pole.gin'"),
+        (
+            ("--root_dir=x", "--gin_file=ppo_cart_pole", "--gin_param=TrainerConfig.num_iter=3"),
+            "doesn't have a parameter",
+        ),
+        (
+            ("--root_dir=x", "--gin_file=ppo_cart_pole", "--gin_param=TrainerConfg.num_envs=3"),
+            "Did you mean 'TrainerConfig'",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(arguments, message, logged):
+    assert run_here(train.main, *arguments) == 2
+    assert message in "\n".join(logged)
+
+
+def test_strict_makes_unused_bindings_an_error(tmp_path, logged):
+    command = [
+        f"--root_dir={tmp_path}",
+        "--gin_file=ppo_cart_pole",
+        *TINY,
+        "--gin_param=TrainerConfig.num_iterations=1",
+    ]
+    assert run_here(train.main, *command, "--gin_param=idle = 3") == 0
+    assert "Bindings that nothing has used: idle." in "\n".join(logged)
+    command[0] = f"--root_dir={tmp_path}/strict"
+    assert run_here(train.main, *command, "--gin_param=idle = 3", "--strict") == 2
+
+
+def _start_training(tmp_path, *bindings):
+    return start(
+        "alf.bin.train",
+        f"--root_dir={tmp_path}",
+        "--gin_file=async_ppo_cart_pole.gin",
+        *TINY,
+        "--gin_param=TrainerConfig.num_iterations=100000000",
+        *(f"--gin_param={b}" for b in bindings),
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_a_checkpoint_and_code_0(number, tmp_path):
+    process = _start_training(tmp_path)
+    read_until(process, "Training:")
+    process.send_signal(number)
+    began = time.monotonic()
+    output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - began < 10
+    assert process.returncode == 0, output
+    assert f"Training ended: {signal.Signals(number).name} received" in output
+    assert len(_checkpoints(tmp_path)) == 1
+    assert "Traceback" not in output
+
+
+def test_a_signal_while_the_learner_starves(tmp_path):
+    process = _start_training(
+        tmp_path,
+        "create_environment.env_name='tests.bin.slow_environment:SlowEnvironment'",
+        "create_environment.vectorization='sync'",
+        "create_environment.num_parallel_environments=1",
+    )
+    read_until(process, "this run uses")
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - began < 5
+    assert process.returncode == 0, output
+    assert "SIGINT received; iteration 0" in output
+    assert _checkpoints(tmp_path) == ["ckpt-0"]
+
+
+def test_two_signals_end_at_once(tmp_path):
+    process = _start_training(tmp_path)
+    read_until(process, "Training:")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode in (0, -signal.SIGTERM), output
