@@ -132,8 +132,8 @@ class Trainer(abc.ABC):
         Raises:
           Exception: whatever ended training early. A checkpoint is written before, where the weights are finite.
         """
-        self.initialize()
         with StopSignals() as self._signals:
+            self.initialize()
             try:
                 self._report.start()
                 self._loop()
@@ -198,7 +198,7 @@ class Trainer(abc.ABC):
     # ---- iterating ----
 
     def _loop(self) -> None:
-        if self._reached():
+        if self._reached() or self._signals.requested:
             return
         self.driver.start()
         policy_state, time_step = None, None
