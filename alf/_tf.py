@@ -7,11 +7,16 @@ Keras 2 built in, 2.16 and later with Keras 2 as `tf-keras`) is decided here and
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.metadata
 import logging
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 
+_CHATTER = (b"absl::InitializeLog", b"cudart_stub", b"cuda_platform", b"cpu_feature_guard", b"oneDNN", b"TensorRT")
 # One BLAS thread a caller: the actor and learner threads are the parallelism.
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -29,17 +34,21 @@ def _tensorflow_version() -> tuple[int, int]:
 
 
 def _prepare_environment() -> None:
+    before = dict(os.environ)
     if _tensorflow_version() >= (2, 16):
         # TF-Agents 0.19 is written against Keras 2.
         if os.environ.setdefault("TF_USE_LEGACY_KERAS", "1") != "1":
             raise ImportError(
                 f"alf needs Keras 2 and found TF_USE_LEGACY_KERAS={os.environ['TF_USE_LEGACY_KERAS']!r}: unset it or set it to 1."
             )
-        if "keras" in sys.modules and "tf_keras" not in sys.modules:
-            raise ImportError("Keras 3 was imported before alf: import alf first, or set TF_USE_LEGACY_KERAS=1.")
+        if "tensorflow" in sys.modules and "TF_USE_LEGACY_KERAS" not in before:
+            raise ImportError(
+                "TensorFlow was imported before alf, and with Keras 3: import alf first, or set TF_USE_LEGACY_KERAS=1."
+            )
     for name in _BLAS_THREADS:
         os.environ.setdefault(name, "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # What goes wrong in TensorFlow comes out as an exception; its log is about devices that are not there.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # TF-Agents imports gym 0.23, which prints a notice that alf's users can do nothing about.
     try:
         import gym_notices.notices
@@ -49,9 +58,48 @@ def _prepare_environment() -> None:
         pass
 
 
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Drops what TensorFlow's libraries write to stderr, past every log level, about devices while they load.
+
+    All other lines are passed on.
+    """
+    try:
+        stderr = os.dup(2)
+    except OSError:  # no stderr
+        yield
+        return
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            caught.seek(0)
+            for line in caught:
+                if not any(word in line for word in _CHATTER):
+                    os.write(2, line)
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Modules make very many objects that stay: looking through them again and again is a quarter of the import's time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()
+            gc.enable()
+
+
 _prepare_environment()
 
-import tensorflow as tf
+with _without_garbage_collection(), _without_chatter():
+    import tensorflow as tf
+    import tf_agents.networks  # noqa: F401
 
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
