@@ -63,6 +63,7 @@ class Collector:
         self._carry: Carry | None = None
         self._action_spec = env.action_spec()
         self._steps = 0
+        self._handed_out: list[np.ndarray] = []
 
     def collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
         """The stream's next segment, acted under `snapshot`.
@@ -72,7 +73,7 @@ class Collector:
           Exception: what the environment raised.
         """
         if self._carry is None:
-            self._carry = unroller.initial_carry(self._watched(self.env.reset))
+            self._carry = unroller.initial_carry(self._own(self._watched(self.env.reset)))
         seed = self._rng.integers(0, 2**30, 2, dtype=np.int32)
         thread, first_env_id = self._constants
         # An actor has weights of its own.
@@ -99,7 +100,7 @@ class Collector:
             self.failure = StopUnroll()
             raise self.failure
         begin = time.monotonic()
-        time_step = self._watched(self.env.step, action)
+        time_step = self._own(self._watched(self.env.step, action))
         secs = time.monotonic() - begin
         self._steps += 1
         # A moving average that starts as a plain one.
@@ -122,6 +123,19 @@ class Collector:
             raise
         finally:
             self.busy_since = None
+
+    def _own(self, time_step: TimeStep) -> TimeStep:
+        """`time_step` with an observation that the environment does not write to again.
+
+        Environments of `alf` hand out fresh arrays; one of a user that reuses its own would change recorded steps.
+        """
+        leaves = tf.nest.flatten(time_step.observation)
+        if any(np.may_share_memory(new, old) for new, old in zip(leaves, self._handed_out, strict=False)):
+            leaves = [np.array(leaf) for leaf in leaves]
+            time_step = time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, leaves))
+        else:
+            self._handed_out = leaves
+        return time_step
 
     def _choose_stepping(self) -> None:
         if self.stepping == "auto" and self._steps >= _MEASURED_STEPS:

@@ -18,7 +18,7 @@ from alf.environments.suite_unittest import PolicyUnittestEnv
 from alf.environments.testing import CountingEnvironment
 from alf.metrics.metrics import NumberOfEpisodes
 from tests.algorithms.networks import ppo
-from tests.drivers.counting import LENGTHS, CountingAlgorithm, make_envs
+from tests.drivers.counting import CountingAlgorithm, make_envs
 
 
 def _run(driver: AsyncOffPolicyDriver, batches: int = 6) -> None:
@@ -90,7 +90,8 @@ def test_an_observation_is_transformed_once_and_the_learner_gets_what_the_actor_
     driver.stop()
     learned = algorithm.batches[0].observation[0].numpy()
     np.testing.assert_array_equal(learned, np.stack(acted))
-    assert learned.min() >= 1000 and learned.max() < 2000
+    assert learned.min() >= 1000
+    assert learned.max() < 2000
 
 
 def test_a_slow_observer_blocks_by_choice_is_counted_and_misses_nothing() -> None:

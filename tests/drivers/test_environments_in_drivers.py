@@ -1,0 +1,186 @@
+"""Environments inside drivers: ownership, nested observations, failures, arrays that are used again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import array_spec
+from tf_agents.trajectories import time_step as ts
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.data_structures import PolicyStep
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.crash_isolation import RestartingEnvironment
+from alf.environments.testing import CountingEnvironment, FaultyEnvironment, StepCounter
+from alf.utils import rng
+from tests.algorithms.networks import ppo, specs_of
+from tests.drivers.counting import CountingAlgorithm, check_batches, make_envs
+
+
+def _run(driver: AsyncOffPolicyDriver, batches: int) -> None:
+    driver.start()
+    try:
+        for _ in range(batches):
+            driver.run_async()
+            driver.algorithm.train()
+    finally:
+        driver.stop()
+
+
+@pytest.mark.parametrize("actors", [0, 1])
+def test_only_its_own_thread_touches_an_environment(actors: int) -> None:
+    touched: dict[int, set[str]] = {}
+
+    class Watched(CountingEnvironment):
+        def _touch(self) -> None:
+            touched.setdefault(id(self), set()).add(threading.current_thread().name)
+
+        def _reset(self) -> ts.TimeStep:
+            self._touch()
+            return super()._reset()
+
+        def _step(self, action: Any) -> ts.TimeStep:
+            self._touch()
+            return super()._step(action)
+
+        def close(self) -> None:
+            self._touch()
+
+    envs = [Watched(2, 2 * i) for i in range(2)]
+    driver = AsyncOffPolicyDriver(envs, CountingAlgorithm(envs[0]), actors, 4, 1, stepping="host", random_seed=1)
+    _run(driver, 5)
+    assert {names.pop() for names in touched.values() if len(names) == 1} == {"alf-env-0", "alf-env-1"}
+
+
+def test_a_crash_ends_open_episodes_as_truncated_is_counted_and_the_run_goes_on() -> None:
+    counter = StepCounter()
+
+    def factory(seed: Any = None) -> FaultyEnvironment:
+        return FaultyEnvironment(CountingEnvironment(2, episode_lengths=[7]), raise_at=[11, 25], counter=counter)
+
+    env = RestartingEnvironment(factory)
+    other = CountingEnvironment(2, 2, episode_lengths=[7])
+    algorithm = CountingAlgorithm(env)
+    driver = AsyncOffPolicyDriver([env, other], algorithm, 0, 6, 2, mode="sync", random_seed=1)
+    _run(driver, 10)
+    assert driver.stats()["restarts"] == 2
+    for stream in (0, 1):
+        rows = [
+            (int(b.step_type[q, t, stream]), float(b.discount[q, t, stream]))
+            for b in algorithm.batches
+            for q in range(2)
+            if int(b.env_id[q, 0, 0]) == 0
+            for t in range(6)
+        ]
+        previous = 2
+        for step_type, _ in rows:
+            assert (step_type == 0) == (previous == 2), rows
+            previous = step_type
+        assert sum(1 for s, d in rows if s == 2 and d > 0) >= 2, "the cut episodes are truncated, not terminated"
+
+
+class Reused(CountingEnvironment):
+    """Hands out the same arrays at every step, as careless environments do."""
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__(batch_size)
+        self._arrays: list[np.ndarray] = []
+
+    def _time_step(self, action: np.ndarray) -> ts.TimeStep:
+        step = super()._time_step(action)
+        if not self._arrays:
+            self._arrays = [np.array(x) for x in step]  # handed out from the first reset on
+        for array, value in zip(self._arrays, step, strict=True):
+            array[...] = value
+        return ts.TimeStep(*self._arrays)
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+@pytest.mark.parametrize("careless", [False, True])
+def test_segments_do_not_change_when_later_ones_are_made(stepping: str, careless: bool) -> None:
+    env = Reused(2) if careless else CountingEnvironment(2)
+    algorithm = CountingAlgorithm(env)
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=5, random_seed=1, stepping=stepping)
+    driver.run(10)
+    before = tf.nest.map_structure(lambda x: x.numpy().copy(), algorithm.batches[0])
+    driver.run(50)
+    driver.stop()
+    tf.nest.map_structure(np.testing.assert_array_equal, before, algorithm.batches[0])
+    check_batches(algorithm.batches, True)
+
+
+class NestedEnvironment(CountingEnvironment):
+    """Dict and tuple observations of several dtypes, and a dict of two actions."""
+
+    def observation_spec(self) -> Any:
+        return {
+            "where": array_spec.ArraySpec((3,), np.float32),
+            "more": (array_spec.ArraySpec((2, 2), np.uint8), array_spec.ArraySpec((), np.int32)),
+        }
+
+    def action_spec(self) -> Any:
+        return {
+            "move": array_spec.BoundedArraySpec((), np.int64, 0, 4),
+            "turn": array_spec.BoundedArraySpec((2,), np.float32, -1, 1),
+        }
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        assert action["turn"].shape == (self.batch_size, 2)
+        return super()._step(action["move"])
+
+    def _time_step(self, action: np.ndarray) -> ts.TimeStep:
+        step = super()._time_step(action)
+        pixels = np.broadcast_to(step.observation[:, 2].astype(np.uint8)[:, None, None], (self.batch_size, 2, 2))
+        nested = {"where": step.observation, "more": (pixels.copy(), step.observation[:, 1].astype(np.int32))}
+        return step._replace(observation=nested)
+
+
+class RandomAlgorithm(OffPolicyAlgorithm):
+    """Acts at random in `NestedEnvironment`."""
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> PolicyStep:
+        batch = tf.shape(time_step.reward)[0]
+        move = tf.random.stateless_uniform([batch], rng.next_seed(), 0, 5, tf.int64)
+        turn = tf.random.stateless_uniform([batch, 2], rng.next_seed(), -1.0, 1.0)
+        turn.set_shape([time_step.reward.shape[0], 2])
+        move.set_shape([time_step.reward.shape[0]])
+        return PolicyStep({"move": move, "turn": turn}, (), ())
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+@pytest.mark.parametrize("actors", [0, 1])
+def test_observations_and_actions_may_be_nested(stepping: str, actors: int) -> None:
+    envs = [NestedEnvironment(2, 2 * i) for i in range(2)]
+    algorithm = RandomAlgorithm(*specs_of(envs[0]), observation_transformer=None)
+    batches: list[Any] = []
+    algorithm.add_experience_observer(batches.append)
+    driver = AsyncOffPolicyDriver(envs, algorithm, actors, 4, 2, max(1, 2 * actors), stepping=stepping, random_seed=1)
+    driver.start()
+    try:
+        assert [driver.run_async() for _ in range(4)] == [16] * 4
+    finally:
+        driver.stop()
+    observation = batches[-1].observation
+    assert observation["more"][0].dtype == tf.uint8
+    assert observation["more"][0].shape == [2, 4, 2, 2, 2]
+    np.testing.assert_array_equal(observation["more"][0][..., 0, 0], tf.cast(observation["where"][..., 2], tf.uint8))
+    assert batches[-1].prev_action["turn"].shape == [2, 4, 2, 2]
+
+
+def test_gradient_and_variable_summaries_can_be_switched_on() -> None:
+    env = make_envs(1, 2)[0]
+    algorithm = ppo(env)
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=4, random_seed=1)
+    algorithm.set_summary_settings(summarize_grads_and_vars=True)
+    driver.run(8)
+    algorithm.train()
+    driver.stop()
+    names = set(algorithm.last_train_metrics)
+    for variable in algorithm.trainable_variables:
+        assert {f"grad_norm/{variable.name}", f"var_norm/{variable.name}"} <= names
+    assert {"loss", "grad_norm", "policy_gradient_loss", "approx_kl"} <= names
