@@ -138,6 +138,7 @@ class AsyncOffPolicyDriver(Driver):
         self._threads: list[threading.Thread] = []
         self._log_thread: LogThread | None = None
         self._stop_lock = threading.Lock()
+        self._learner = threading.Lock()
         self._state = "new"
         self._raised: BaseException | None = None
         self._dropped_steps = 0
@@ -284,6 +285,8 @@ class AsyncOffPolicyDriver(Driver):
         """Waits for the next batch: Experience [Q, T, B, ...] and its steps Q * T * B; raises as `run_async`."""
         if self._state != "running":
             raise RuntimeError(f"The driver is {self._state}: call start() first, and nothing after stop().")
+        if not self._learner.acquire(blocking=False):
+            raise RuntimeError("Another thread is in run_async(): a driver has one learner.")
         try:
             self._pacer.request_batch()
             segments: list[Segment] = []
@@ -295,6 +298,8 @@ class AsyncOffPolicyDriver(Driver):
             self._raised = self._coord.exception
             self._coord.raise_if_failed()
             raise RuntimeError("The driver was stopped while the learner waited for data.") from None
+        finally:
+            self._learner.release()
         steps = self._learn_queue_cap * self._unroll_length * self._batch_size
         self._steps += steps
         return exp, steps

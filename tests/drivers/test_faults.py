@@ -283,3 +283,18 @@ class TestStop:
         driver.stop()
         assert sorted(closed) == sorted(id(e) for e in built)
         assert len(built) == 3
+
+
+def test_a_driver_has_one_learner() -> None:
+    envs = [FaultyEnvironment(CountingEnvironment(2, 2 * i), sleep_per_step=0.1) for i in range(2)]
+    driver = _driver(envs)
+    driver.start()
+    try:
+        other = threading.Thread(target=driver.run_async)
+        other.start()
+        time.sleep(0.1)
+        with pytest.raises(RuntimeError, match="one learner"):
+            driver.run_async()
+        other.join(10)
+    finally:
+        driver.stop()
