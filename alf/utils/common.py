@@ -74,7 +74,7 @@ def get_env() -> Any:
     return env
 
 
-@gin.configurable(module="alf")
+@gin.configurable(module="alf.utils.common")
 def get_observation_spec(field: str | None = None) -> Nest:
     """The observation spec, after the default cast to float32 (images too), of the run's environment.
 
@@ -87,7 +87,7 @@ def get_observation_spec(field: str | None = None) -> Nest:
     return spec
 
 
-@gin.configurable(module="alf")
+@gin.configurable(module="alf.utils.common")
 def get_action_spec() -> Nest:
     """The action spec of the run's environment."""
     return tensor_spec.from_spec(get_env().action_spec())
@@ -104,7 +104,7 @@ def cast_spec(nested_spec: Nest) -> Nest:
     return tf.nest.map_structure(cast, nested_spec)
 
 
-@gin.configurable(module="alf")
+@gin.configurable(module="alf.utils.common")
 def cast_transformer(observation: Nest, dtype: tf.DType = tf.float32) -> Nest:
     """Casts every leaf of an observation."""
     return tf.nest.map_structure(lambda o: o if o.dtype == dtype else tf.cast(o, dtype), observation)
@@ -120,7 +120,7 @@ def transform_observation(observation: Nest, field: str | None, func: Callable[[
     return observation._replace(**{name: transform_observation(getattr(observation, name), rest, func)})
 
 
-@gin.configurable(module="alf")
+@gin.configurable(module="alf.utils.common")
 def image_scale_transformer(
     observation: Nest, fields: list[str] | None = None, min: float = -1.0, max: float = 1.0
 ) -> Nest:
@@ -142,7 +142,7 @@ def image_scale_transformer(
     return observation
 
 
-@gin.configurable(module="alf")
+@gin.configurable(module="alf.utils.common")
 def scale_transformer(
     observation: Nest, scale: float, dtype: tf.DType = tf.float32, fields: list[str] | None = None
 ) -> Nest:
@@ -152,13 +152,13 @@ def scale_transformer(
     return observation
 
 
-@gin.configurable(module="alf")
+@gin.configurable(module="alf.utils.common")
 def reward_clipping(r: tf.Tensor, minmax: tuple[float, float] = (-1.0, 1.0)) -> tf.Tensor:
     """Clips rewards to [minmax[0], minmax[1]]."""
     return tf.clip_by_value(r, minmax[0], minmax[1])
 
 
-@gin.configurable(module="alf")
+@gin.configurable(module="alf.utils.common")
 def reward_scaling(r: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
     """Multiplies rewards by `scale`."""
     return r * scale
