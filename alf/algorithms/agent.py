@@ -130,13 +130,15 @@ class Agent(OffPolicyAlgorithm):
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The RL algorithm's loss."""
-        return self._rl_algorithm.calc_loss(
-            training_info._replace(info=_rl(training_info.info), rollout_info=_rl(training_info.rollout_info))
-        )
+        return self._rl_algorithm.calc_loss(_inner(training_info))
 
     def after_train(self, training_info: TrainingInfo) -> None:
         """The RL algorithm's."""
-        self._rl_algorithm.after_train(training_info)
+        self._rl_algorithm.after_train(_inner(training_info))
+
+
+def _inner(training_info: TrainingInfo) -> TrainingInfo:
+    return training_info._replace(info=_rl(training_info.info), rollout_info=_rl(training_info.rollout_info))
 
 
 def _rl(nest: Nest) -> Nest:

@@ -77,43 +77,70 @@ class Algorithm(tf.Module):
         """Names of attributes that no optimiser trains, such as target networks."""
         return []
 
-    def _children(self) -> Iterator[tuple[str, tf.Module]]:
+    def _children(self) -> Iterator[tf.Module | tf.Variable]:
         ignored = {*self._trainable_attributes_to_ignore(), "_module_sets", "_optimizers"}
         for key, value in sorted(vars(self).items()):
-            if key in ignored:
-                continue
-            for item in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(item, (tf.Module, tf.Variable)):
-                    yield key, item
+            tensorflows_own = key.startswith("_self_")
+            if (
+                key not in ignored
+                and not tensorflows_own
+                and isinstance(value, (tf.Module, tf.Variable, list, tuple, dict))
+            ):
+                for item in tf.nest.flatten(value):
+                    if isinstance(item, (tf.Module, tf.Variable)):
+                        yield item
 
-    def get_optimizer_and_module_sets(self) -> list[tuple[str, Any, list[tf.Module]]]:
-        """Who trains what: (algorithm name, optimiser or None, modules), this algorithm's sets first.
-
-        Raises:
-          ValueError: modules are left without an optimiser although this algorithm has none to give (only at the top).
-        """
+    def _ownership(self) -> list[tuple[Algorithm, Any, list[tf.Module]]]:
+        """Who trains what: (the algorithm that gives the optimiser, the optimiser or None, modules)."""
         claimed = {id(m) for modules in self._module_sets for m in modules}
         rest: list[tf.Module] = []
-        below: list[tuple[str, Any, list[tf.Module]]] = []
-        for _, child in self._children():
+        below: list[tuple[Algorithm, Any, list[tf.Module]]] = []
+        for child in {id(c): c for c in self._children()}.values():
             if id(child) in claimed:
                 continue
             if not isinstance(child, Algorithm):
                 rest.append(child)
                 continue
-            for name, optimizer, modules in child.get_optimizer_and_module_sets():
+            for owner, optimizer, modules in child._ownership():
                 if optimizer is None:
                     rest.extend(modules)
                 else:
-                    below.append((name, optimizer, modules))
-        sets = [(self.name, o, list(m)) for o, m in zip(self._optimizers, self._module_sets, strict=False)]
+                    below.append((owner, optimizer, modules))
+        sets = [(self, o, list(m)) for o, m in zip(self._optimizers, self._module_sets, strict=False)]
         if self._optimizers and not sets:
-            sets = [(self.name, self._optimizers[0], [])]
+            sets = [(self, self._optimizers[0], [])]
         if sets:
             sets[0][2].extend(rest)
         elif rest:
-            sets = [(self.name, None, rest)]
+            sets = [(self, None, rest)]
         return sets + below
+
+    def get_optimizer_and_module_sets(self) -> list[tuple[str, Any, list[tf.Module]]]:
+        """Who trains what: (algorithm name, optimiser or None, modules), this algorithm's sets first."""
+        return [(owner.name, optimizer, modules) for owner, optimizer, modules in self._ownership()]
+
+    def _owned_variables(self) -> list[tuple[Algorithm, Any, list[tf.Variable]]]:
+        result: list[tuple[Algorithm, Any, list[tf.Variable]]] = []
+        owners: dict[Any, str] = {}
+        for owner, optimizer, modules in self._ownership():
+            variables: list[tf.Variable] = []
+            for module in modules:
+                for v in [module] if isinstance(module, tf.Variable) else module.trainable_variables:
+                    if not v.trainable or any(v is w for w in variables):
+                        continue
+                    if v.ref() in owners:
+                        raise ValueError(
+                            f"Variable {v.name} is trained by {owners[v.ref()]} and by {owner.name}; it must be one."
+                        )
+                    owners[v.ref()] = owner.name
+                    variables.append(v)
+            if optimizer is None and variables:
+                raise ValueError(
+                    f"{self.name} has no optimizer for {[v.name for v in variables[:3]]}...: pass `optimizer`, e.g. Adam()."
+                )
+            if variables:
+                result.append((owner, optimizer, variables))
+        return result
 
     def optimized_variables(self) -> list[tuple[Any, list[tf.Variable]]]:
         """For each optimiser its trainable variables, each variable once.
@@ -121,27 +148,7 @@ class Algorithm(tf.Module):
         Raises:
           ValueError: a variable has no optimiser, or two.
         """
-        result: list[tuple[Any, list[tf.Variable]]] = []
-        owner: dict[Any, str] = {}
-        for name, optimizer, modules in self.get_optimizer_and_module_sets():
-            variables: list[tf.Variable] = []
-            for module in modules:
-                for v in [module] if isinstance(module, tf.Variable) else module.trainable_variables:
-                    if not v.trainable or any(v is w for w in variables):
-                        continue
-                    if v.ref() in owner:
-                        raise ValueError(
-                            f"Variable {v.name} is trained by {owner[v.ref()]} and by {name}; it must be one."
-                        )
-                    owner[v.ref()] = name
-                    variables.append(v)
-            if optimizer is None and variables:
-                raise ValueError(
-                    f"{self.name} has no optimizer for {[v.name for v in variables[:3]]}...: pass `optimizer`, e.g. Adam()."
-                )
-            if variables:
-                result.append((optimizer, variables))
-        return result
+        return [(optimizer, variables) for _, optimizer, variables in self._owned_variables()]
 
     def build_optimizers(self) -> None:
         """Creates all optimiser variables now, in the calling thread, so that a checkpoint sees them."""
@@ -206,10 +213,10 @@ class Algorithm(tf.Module):
                 loss += loss_info.scalar_loss
             weighted = loss * weight
         grads_and_vars = []
-        for optimizer, variables in self.optimized_variables():
+        for owner, optimizer, variables in self._owned_variables():
             grads = tape.gradient(weighted, variables)
             grads_and_vars += list(zip(grads, variables, strict=True))
-            optimizer.apply_gradients(zip(self._clip(grads), variables, strict=True))
+            optimizer.apply_gradients(zip(owner._clip(grads), variables, strict=True))
         self.after_train(training_info)
         return loss_info._replace(loss=loss), grads_and_vars
 

@@ -28,11 +28,11 @@ def plan(batch: int, length: int, num_updates: int, mini_batch_size: int | None,
     Raises:
       ValueError: a size is not positive, or mini_batch_length does not divide the length of the data.
     """
-    sequence_length = mini_batch_length or length
-    if length % sequence_length:
+    sequence_length = length if mini_batch_length is None else mini_batch_length
+    if sequence_length > 0 and length % sequence_length:
         raise ValueError(f"mini_batch_length={sequence_length} does not divide the {length} steps of a segment.")
-    sequences = batch * length // sequence_length
-    size = mini_batch_size or sequences
+    sequences = batch * length // max(sequence_length, 1)
+    size = sequences if mini_batch_size is None else mini_batch_size
     if min(size, num_updates, sequence_length) < 1:
         raise ValueError(
             f"Sizes must be positive: mini_batch_size={mini_batch_size}, mini_batch_length={mini_batch_length}, "
@@ -42,19 +42,23 @@ def plan(batch: int, length: int, num_updates: int, mini_batch_size: int | None,
 
 
 def _bootstrap_row(experience: Experience) -> Experience:
-    """The bootstrap [B', ...] as one more row [B', 1, ...] of experience that took no action."""
+    """The bootstrap [B', ...] as one more row [B', 1, ...] of experience.
+
+    It took no action. In place of one stands that of the row before, which is legal for every distribution: the loss of
+    the row is masked out, but 0 times NaN would be NaN.
+    """
     time_step: ActionTimeStep = experience.bootstrap.time_step
 
-    def nothing(data: tf.Tensor) -> tf.Tensor:
-        return tf.zeros_like(data[:, :1])
+    def stand_in(data: tf.Tensor) -> tf.Tensor:
+        return data[:, -1:]
 
     row = tf.nest.map_structure(lambda x: x[:, tf.newaxis], time_step)
     return Experience(
         **row._asdict(),
-        action=tf.nest.map_structure(nothing, experience.action),
-        rollout_info=tf.nest.map_structure(nothing, experience.rollout_info),
-        state=tf.nest.map_structure(nothing, experience.state),
-        policy_version=nothing(experience.policy_version),
+        action=tf.nest.map_structure(stand_in, experience.action),
+        rollout_info=tf.nest.map_structure(stand_in, experience.rollout_info),
+        state=tf.nest.map_structure(stand_in, experience.state),
+        policy_version=stand_in(experience.policy_version),
     )
 
 

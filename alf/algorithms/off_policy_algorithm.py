@@ -22,7 +22,7 @@ from alf.utils.common import is_stateless, zeros_from_spec
 class _Volatile:
     """What a learner holds beside its variables."""
 
-    functions: dict[minibatch.Plan, Any] = dataclasses.field(default_factory=dict)
+    functions: dict[tuple[Any, ...], Any] = dataclasses.field(default_factory=dict)
     hooks: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
           mini_batch_length: L, steps in a sequence, a divisor of T; T by default.
           whole_replay_buffer_training: train on everything, else on random samples.
           clear_replay_buffer: forget the data afterwards (with whole_replay_buffer_training).
-          update_counter_every_mini_batch: unused here; the trainer's counter reads `last_train_updates`.
+          update_counter_every_mini_batch: says how a trainer counts; training itself is the same.
 
         Returns:
           The number of steps trained on, each pass counted.
@@ -131,11 +131,12 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """Trains on `experience` [B', T, ...] itself; arguments and result as in `train`."""
         batch, length = experience.step_type.shape[:2]
         plan = minibatch.plan(batch, length, num_updates, mini_batch_size, mini_batch_length)
-        function = self._volatile.functions.get(plan)
+        key = (plan, self._summarize_grads_and_vars, self._summarize_action_distributions)
+        function = self._volatile.functions.get(key)
         if function is None:
             self.build_optimizers()
             function = tf.function(lambda exp: self._train(exp, plan), autograph=False)
-            self._volatile.functions[plan] = function
+            self._volatile.functions[key] = function
         with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
             self._volatile.metrics = function(experience)
         for hook in self._volatile.hooks:
@@ -175,7 +176,12 @@ class OffPolicyAlgorithm(RLAlgorithm):
             info = self._run_train_steps(exp)
         training_info = training_info_from(exp, info, rollout_info)
         loss_info, grads_and_vars = self.train_complete(tape, training_info, valid, weight)
-        return self._train_metrics(loss_info, grads_and_vars, valid)
+        metrics = self._train_metrics(loss_info, grads_and_vars, valid)
+        if self._summarize_action_distributions:
+            found = nest_utils.find_field(info, "action_distribution")
+            for i, leaf in enumerate(tf.nest.flatten(nest_utils.distributions_to_params(found))):
+                metrics[f"action_distribution/{i}"] = tf.reduce_mean(leaf)
+        return metrics
 
     def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
         """Specs of the `rollout_info` that the loss gets, after `preprocess_experience`; by default as recorded."""

@@ -24,7 +24,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         """Computes advantages and returns [B', T] by GAE; `rollout_info` becomes PPOInfo.
 
         The values are those of the behaviour policy. That of the step after the last is computed here, by the learner's
-        weights, since nobody has acted there yet. Without a bootstrap the last step gives no signal.
+        weights, since nobody has acted there yet. Without a bootstrap the last step's return is its own value.
         """
         loss = self._loss
         rollout_info = experience.rollout_info

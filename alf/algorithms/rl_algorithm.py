@@ -253,7 +253,7 @@ class RLAlgorithm(Algorithm):
     @use_rollout_state.setter
     def use_rollout_state(self, flag: bool) -> None:
         self._use_rollout_state = flag
-        for _, child in self._children():
+        for child in self._children():
             if isinstance(child, RLAlgorithm):
                 child.use_rollout_state = flag
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
-from alf.drivers.policy_store import Snapshot, reading
+from alf.drivers.policy_store import Snapshot, check_reads_no_variable, reading
 from alf.drivers.queues import TFQueues
 from alf.drivers.unroll import Call, Policy
 
@@ -27,12 +28,12 @@ def queue_policy(queues: TFQueues) -> Policy:
 
 
 class Server:
-    """The traced loop body of the actor threads: A requests, one forward pass, A replies."""
+    """The traced parts of the actor threads' loop: A requests; one forward pass under weights picked then, A replies."""
 
     def __init__(
         self, algorithm: RLAlgorithm, variables: Sequence[tf.Variable], queues: TFQueues, in_order: bool
     ) -> None:
-        """Traces the function, once for all actors; in the main thread.
+        """Traces the functions, once for all actors; in the main thread.
 
         Args:
           algorithm: acts.
@@ -47,34 +48,44 @@ class Server:
         self._in_order = in_order
         self._return_handles = tf.stack([q.handle for q in queues.action_return_queues])
         weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
-        self._function = tf.function(self._serve, autograph=False).get_concrete_function(
+        handle = tf.TensorSpec([], tf.resource)
+        self._take = tf.function(self._take_requests, autograph=False).get_concrete_function(handle)
+        requests = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._take.structured_outputs)
+        self._answer = tf.function(self._answer_requests, autograph=False).get_concrete_function(
             weights,
             tf.TensorSpec([], tf.int64),
-            tf.TensorSpec([], tf.resource),
+            requests,
             tf.TensorSpec(self._return_handles.shape, tf.resource),
             tf.TensorSpec([2], tf.int32),
         )
+        check_reads_no_variable(self._answer)
 
-    def serve(self, snapshot: Snapshot, requests: tf.Tensor, seed: tf.Tensor) -> None:
-        """Waits for A requests in the queue whose handle is given, and answers them under `snapshot`."""
+    def take(self, handle: tf.Tensor) -> Any:
+        """Waits for A requests in the queue whose handle is given."""
+        return self._take(handle)
+
+    def answer(self, requests: Any, snapshot: Snapshot, seed: tf.Tensor) -> None:
+        """Acts on requests under `snapshot`, in one forward pass, and sends each its reply."""
         version = tf.constant(snapshot.version, tf.int64)
-        self._function(snapshot.weights, version, requests, self._return_handles, seed)
+        self._answer(snapshot.weights, version, requests, self._return_handles, seed)
 
-    def _serve(
+    def _take_requests(self, handle: tf.Tensor) -> Any:
+        requests = self._requests.dequeue_many(self._requests.capacity, handle)
+        if not self._in_order:
+            return requests
+        order = tf.argsort(requests[2])
+        return tf.nest.map_structure(lambda x: tf.gather(x, order), requests)
+
+    def _answer_requests(
         self,
         weights: tuple[tf.Tensor, ...],
         version: tf.Tensor,
-        requests: tf.Tensor,
+        requests: Any,
         return_handles: tf.Tensor,
         seed: tf.Tensor,
     ) -> None:
         count = self._requests.capacity
-        time_step, state, threads = self._requests.dequeue_many(count, requests)
-        if self._in_order:
-            order = tf.argsort(threads)
-            time_step, state, threads = tf.nest.map_structure(
-                lambda x: tf.gather(x, order), (time_step, state, threads)
-            )
+        time_step, state, threads = requests
         flat_time_step, flat_state = tf.nest.map_structure(
             lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (time_step, state)
         )

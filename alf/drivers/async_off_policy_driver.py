@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, PolicyStep
 from alf.drivers.acting import Server, queue_policy
 from alf.drivers.base import Driver, batched, check_env
-from alf.drivers.collector import SLOW_STEP_SECS, STEPPING, Collector
+from alf.drivers.collector import SLOW_STEP_SECS, STEPPING, Collector, driver_seeds
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.lag import LagStats
 from alf.drivers.pacing import MODES, Pacer
@@ -25,6 +24,8 @@ from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
 from alf.drivers.threads import ActorThread, EnvThread, LogEntry, LogThread
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy, parallel, queue_call_spec, sequential
+from alf.environments.batched_environment import BatchedEnvironment
+from alf.replay.experience_replayer import stack_segments
 
 # The learner waits in slices of this length, so that signals and failures of other threads get through.
 _WAIT_SECS = 0.25
@@ -56,7 +57,7 @@ class AsyncOffPolicyDriver(Driver):
         max_policy_lag: int | None = None,
         random_seed: int | None = None,
         stepping: str = "auto",
-        stall_timeout_secs: float = 120.0,
+        stall_timeout_secs: float = 300.0,
         stop_timeout_secs: float = 5.0,
     ) -> None:
         """Checks everything and builds queues; threads start at `start()`.
@@ -78,7 +79,8 @@ class AsyncOffPolicyDriver(Driver):
           max_policy_lag: segments with an older step than this many versions are dropped and counted.
           random_seed: seeds action sampling and shuffling; None draws one.
           stepping: "graph" steps environments inside traced code, "host" in Python, "auto" measures and chooses for each.
-          stall_timeout_secs: an environment step or an observer that takes longer ends the run with an error.
+          stall_timeout_secs: an environment step or an observer that takes longer, or a learner that waits longer for a
+            batch, ends the run with an error.
           stop_timeout_secs: how long `stop()` waits for threads.
 
         Raises:
@@ -90,17 +92,13 @@ class AsyncOffPolicyDriver(Driver):
             raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
         if max_policy_lag is not None and max_policy_lag < 0:
             raise ValueError(f"max_policy_lag must be 0 or more, got {max_policy_lag}.")
-        self._envs = _environments(envs, env_f, num_envs)
-        count, batch_size = len(self._envs), self._envs[0].batch_size
-        check_sizes(count, batch_size, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
-        for i, env in enumerate(self._envs):
-            if env.batch_size != batch_size:
-                raise ValueError(
-                    f"Environment {i} has batch size {env.batch_size} and environment 0 has {batch_size}; make them equal."
-                )
-            check_env(env, algorithm, f"Environment {i}")
-            env.first_env_id = i * batch_size
+        if max_policy_lag is not None and mode != "async":
+            raise ValueError(f"max_policy_lag={max_policy_lag} is for mode 'async': in mode {mode!r} the lag is fixed.")
+        count = _count(envs, env_f, num_envs)
+        check_sizes(count, 1, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
         _check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
+        self._envs = _environments(envs, env_f, count, algorithm)
+        batch_size = self._envs[0].batch_size
         super().__init__(algorithm, count, batch_size, observers, metrics)
         self._batch_size = batch_size
         self._unroll_length = unroll_length
@@ -131,14 +129,18 @@ class AsyncOffPolicyDriver(Driver):
         self._coord.on_stop(self._queues.close_all)
         self._coord.on_stop(self._pacer.close)
         self._lag = LagStats()
-        self._seeds = np.random.SeedSequence(
-            [random_seed, int(algorithm.iterations)] if random_seed is not None else None
-        )
+        self._seeds = driver_seeds(random_seed, algorithm)
         self._collectors = self._make_collectors(stepping)
         self._threads: list[threading.Thread] = []
         self._log_thread: LogThread | None = None
-        self._stop_lock = threading.Lock()
+        # Re-entrant: a signal handler may call stop() while the same thread is in it.
+        self._stop_lock = threading.RLock()
         self._learner = threading.Lock()
+        self._pending: list[Segment] = []
+        self._requested = False
+        self._unlogged: LogEntry | None = None
+        self._waiting_since = 0.0
+        self._steppers: list[Callable[..., Any]] = []
         self._state = "new"
         self._raised: BaseException | None = None
         self._dropped_steps = 0
@@ -166,19 +168,9 @@ class AsyncOffPolicyDriver(Driver):
         """
         if self._state != "new":
             raise RuntimeError(f"The driver is {self._state}: it can be started only once; make a new one.")
-        self._state = "running"
-        self._algorithm.add_after_train_hook(self._publish)
         self._publish()
         unroller, server = self._trace()
-        log = LogThread(
-            "alf-log",
-            len(self._envs),
-            self._batch_size,
-            self._observers,
-            self._metrics,
-            self._coord,
-            self._queues.log_queue,
-        )
+        log = LogThread("alf-log", self._observers, self._metrics, self._coord, self._queues.log_queue)
         self._log_thread = log
         for k, seed in enumerate(self._seeds.spawn(self._num_actor_queues)):
             assert server is not None
@@ -191,6 +183,8 @@ class AsyncOffPolicyDriver(Driver):
             self._threads.append(
                 EnvThread(f"alf-env-{collector.thread}", self._coord, collector, self._queues, unroller, self._pacer)
             )
+        self._algorithm.add_after_train_hook(self._publish)
+        self._state = "running"
         for thread in [log, *self._threads]:
             thread.start()
 
@@ -199,17 +193,18 @@ class AsyncOffPolicyDriver(Driver):
         variables = self._store.variables
         call_spec = inline_call_spec(variables) if inline else queue_call_spec()
         policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
-        collectors = self._collectors
+        # TensorFlow keeps what a graph calls for ever: it gets a list that stop() empties.
+        steppers = self._steppers = [collector.step_flat for collector in self._collectors]
         unroller = Unroller(
             self._algorithm,
             self._batch_size,
             self._unroll_length,
             policy,
             call_spec,
-            lambda thread, *action: collectors[int(thread)].step_flat(*action),
+            lambda thread, *action: steppers[int(thread)](*action),
             sequential if inline else parallel,
         )
-        stepping = {c.stepping for c in collectors}
+        stepping = {c.stepping for c in self._collectors}
         unroller.trace(["graph", "host"] if "auto" in stepping else sorted(stepping))
         server = None if inline else Server(self._algorithm, variables, self._queues, self._pacer.paced)
         return unroller, server
@@ -226,35 +221,39 @@ class AsyncOffPolicyDriver(Driver):
           Exception: the one that ended the driver, unless `run_async` has raised it before.
         """
         with self._stop_lock:
-            if self._state == "stopped":
-                return
-            running, self._state = self._state == "running", "stopped"
-            self._coord.request_stop()
-            if running:
-                self._algorithm.remove_after_train_hook(self._publish)
+            if self._state != "stopped":
+                if self._state == "running":
+                    self._algorithm.remove_after_train_hook(self._publish)
+                self._state = "stopping"
+                self._coord.request_stop()
                 self._join()
-            else:
-                for collector in self._collectors:
-                    collector.close()
+                self._steppers.clear()
+                self._state = "stopped"
         if self._coord.exception is not self._raised:
             self._raised = self._coord.exception
             self._coord.raise_if_failed()
 
     def _join(self) -> None:
-        deadline = time.monotonic() + self._stop_timeout_secs
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        # Only the learner fills the log queue, and it fills it no more.
         self._queues.log_queue.close()
-        assert self._log_thread is not None
-        self._log_thread.join(max(0.1, deadline - time.monotonic()))
-        for thread in [*self._threads, self._log_thread]:
-            if thread.is_alive():
+        deadline = time.monotonic() + self._stop_timeout_secs
+        threads = [t for t in [*self._threads, self._log_thread] if t is not None and t.ident is not None]
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.1, deadline - time.monotonic()))
+        for thread in threads:
+            if thread.is_alive() and thread is not threading.current_thread():
                 logging.warning(
-                    "%s did not end within %.0f s and is left behind: %s",
+                    "%s did not end within %.0f s and is left behind (%s, %d segments not logged).",
                     thread.name,
                     self._stop_timeout_secs,
                     self._who_is_busy(),
+                    self._queues.log_queue.size(),
                 )
+        started = {t.collector.thread for t in self._threads if isinstance(t, EnvThread) and t.ident is not None}
+        for collector in self._collectors:
+            if collector.thread not in started:
+                collector.close()
 
     # ---- learner's side ----
 
@@ -287,13 +286,18 @@ class AsyncOffPolicyDriver(Driver):
             raise RuntimeError(f"The driver is {self._state}: call start() first, and nothing after stop().")
         if not self._learner.acquire(blocking=False):
             raise RuntimeError("Another thread is in run_async(): a driver has one learner.")
+        self._check_stall()
         try:
-            self._pacer.request_batch()
-            segments: list[Segment] = []
-            while len(segments) < self._learn_queue_cap:
-                segments += self._take(self._learn_queue_cap - len(segments))
+            if not self._requested:
+                self._pacer.request_batch()
+                self._requested = True
+            self._waiting_since = time.monotonic()
+            while len(self._pending) < self._learn_queue_cap:
+                self._take(self._learn_queue_cap - len(self._pending))
             with sequential():
-                exp = _stack([s.experience for s in segments])
+                exp = stack_segments([s.experience for s in self._pending])
+            # An interrupt before this line loses nothing: the next call goes on with what is pending.
+            self._pending, self._requested = [], False
         except QueueClosed:
             self._raised = self._coord.exception
             self._coord.raise_if_failed()
@@ -304,20 +308,19 @@ class AsyncOffPolicyDriver(Driver):
         self._steps += steps
         return exp, steps
 
-    def _take(self, count: int) -> list[Segment]:
-        """The next `count` segments less those that are too old."""
-        entries = self._patiently(lambda: self._queues.learn_queue.dequeue_many(count, _WAIT_SECS))
-        learner_version = int(self._algorithm.iterations)
-        kept = []
-        for thread, segment in entries:
-            entry = LogEntry(thread, segment)
-            self._patiently(functools.partial(self._queues.log_queue.enqueue, entry, _WAIT_SECS))
-            oldest = self._lag.add(learner_version, segment.versions.numpy())
-            if self._max_policy_lag is not None and oldest > self._max_policy_lag and not self._pacer.paced:
+    def _take(self, count: int) -> None:
+        """Adds the next `count` segments, less those that are too old, to the pending ones."""
+        for _ in range(count):
+            if self._unlogged is None:
+                self._unlogged = self._patiently(lambda: self._queues.learn_queue.dequeue(_WAIT_SECS))
+            self._patiently(lambda: self._queues.log_queue.enqueue(self._unlogged, _WAIT_SECS))
+            segment = self._unlogged.segment
+            oldest = self._lag.add(int(self._algorithm.iterations), segment.versions.numpy())
+            if self._max_policy_lag is not None and oldest > self._max_policy_lag:
                 self._dropped_steps += self._unroll_length * self._batch_size
             else:
-                kept.append(segment)
-        return kept
+                self._pending.append(segment)
+            self._unlogged = None
 
     def _patiently(self, attempt: Callable[[], Any]) -> Any:
         """Repeats `attempt` while it times out; ends when another thread has failed, or does not answer any more."""
@@ -325,11 +328,17 @@ class AsyncOffPolicyDriver(Driver):
             try:
                 return attempt()
             except TimeoutError:
+                self._check_stall()
                 if self._coord.should_stop():
                     raise QueueClosed("driver") from None
-                self._check_stall()
+                waited = time.monotonic() - self._waiting_since
+                if waited > self._stall_timeout_secs:
+                    self._coord.request_stop(
+                        TimeoutError(f"The learner has waited {waited:.0f} s for a batch: {self._who_is_busy()}.")
+                    )
 
     def _check_stall(self) -> None:
+        """Ends the run when a step of an environment, or an observer, takes longer than allowed."""
         now = time.monotonic()
         assert self._log_thread is not None
         busy = [(f"environment {c.thread}", c.busy_since) for c in self._collectors]
@@ -355,7 +364,7 @@ class AsyncOffPolicyDriver(Driver):
         collectors = self._collectors
         return {
             "env_steps": float(self._steps),
-            "policy_version": float(self._store.latest().version) if self._state != "new" else 0.0,
+            "policy_version": float(self._store.version),
             "learn_queue_fill": self._queues.learn_queue.size() / self._queues.learn_queue.capacity,
             "log_queue_fill": self._queues.log_queue.size() / self._queues.log_queue.capacity,
             "log_queue_wait_secs": self._queues.log_queue.waited_secs,
@@ -385,17 +394,38 @@ class AsyncOffPolicyDriver(Driver):
         return f"{len(self._envs)} environments of batch {self._batch_size}, {acting}; {how}."
 
 
-def _environments(envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None) -> list[Any]:
+def _count(envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None) -> int:
     if (envs is None) == (env_f is None):
         raise ValueError("Give the environments either as envs=[...] or as env_f=... with num_envs=...")
-    if envs is None:
-        if not num_envs or num_envs < 1:
-            raise ValueError(f"env_f needs num_envs of at least 1, got {num_envs}.")
-        assert env_f is not None
-        envs = [env_f() for _ in range(num_envs)]
-    if not envs:
+    if envs is None and (not num_envs or num_envs < 1):
+        raise ValueError(f"env_f needs num_envs of at least 1, got {num_envs}.")
+    if envs is not None and not envs:
         raise ValueError("AsyncOffPolicyDriver needs at least one environment, got none.")
-    return [batched(env) for env in envs]
+    return num_envs if envs is None else len(envs)  # type: ignore[return-value]
+
+
+def _environments(
+    envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, count: int, algorithm: OffPolicyAlgorithm
+) -> list[BatchedEnvironment]:
+    """The environments, checked; those made here are closed again when one does not fit."""
+    made: list[BatchedEnvironment] = []
+    try:
+        for i in range(count):
+            env = batched(envs[i]) if env_f is None else batched(env_f())  # type: ignore[index]
+            made.append(env)
+            if env.batch_size != made[0].batch_size:
+                raise ValueError(
+                    f"Environment {i} has batch size {env.batch_size} and environment 0 has {made[0].batch_size}; "
+                    "make them equal."
+                )
+            check_env(env, algorithm, f"Environment {i}")
+            env.first_env_id = i * env.batch_size
+    except BaseException:
+        if env_f is not None:
+            for env in made:
+                env.close()
+        raise
+    return made
 
 
 def _check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: int, num_actor_queues: int) -> None:
@@ -409,8 +439,3 @@ def _check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap:
             f"multiple of num_envs, so that every forward pass has the same rows; got {actor_queue_cap} * {num_actor_queues}, "
             f"num_envs={num_envs}, learn_queue_cap={learn_queue_cap}. Set num_actor_queues=0, or change the sizes."
         )
-
-
-@functools.partial(tf.function, autograph=False)
-def _stack(experiences: list[Experience]) -> Experience:
-    return tf.nest.map_structure(lambda *x: x[0][tf.newaxis] if len(x) == 1 else tf.stack(x), *experiences)

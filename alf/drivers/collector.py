@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import TimeStep
 from alf.drivers.policy_store import Snapshot
 from alf.drivers.unroll import Call, Carry, Segment, Unroller, control_of
@@ -18,6 +20,8 @@ from alf.environments.batched_environment import BatchedEnvironment
 # and Python is then free to watch the environment.
 SLOW_STEP_SECS = 2e-3
 _MEASURED_STEPS = 8
+
+_SEED_TAG = 0xA1F
 
 STEPPING = ("auto", "graph", "host")
 
@@ -73,7 +77,7 @@ class Collector:
           Exception: what the environment raised.
         """
         if self._carry is None:
-            self._carry = unroller.initial_carry(self._own(self._watched(self.env.reset)))
+            self._carry = unroller.initial_carry(self._own(self._guarded(self.env.reset)))
         seed = self._rng.integers(0, 2**30, 2, dtype=np.int32)
         thread, first_env_id = self._constants
         # An actor has weights of its own.
@@ -87,7 +91,11 @@ class Collector:
             else:
                 segment, self._carry = unroller.unroll_on_host(call, self._carry, self.step)
                 self._choose_stepping()
-        except tf.errors.OpError:
+        except BaseException as e:
+            # The environment has moved on within a segment that nobody gets: the stream starts anew.
+            self._carry = None
+            if not isinstance(e, tf.errors.OpError):
+                raise
             # What the environment raised inside the graph comes out as an error of TensorFlow.
             if self.failure is not None:
                 raise self.failure from None
@@ -100,7 +108,11 @@ class Collector:
             self.failure = StopUnroll()
             raise self.failure
         begin = time.monotonic()
-        time_step = self._own(self._watched(self.env.step, action))
+        self.busy_since = begin
+        try:
+            time_step = self._own(self._guarded(self.env.step, action))
+        finally:
+            self.busy_since = None
         secs = time.monotonic() - begin
         self._steps += 1
         # A moving average that starts as a plain one.
@@ -114,15 +126,12 @@ class Collector:
         time_step = self.step(action)
         return [control_of(time_step), *tf.nest.flatten(time_step.observation)]
 
-    def _watched(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:
-        self.busy_since = time.monotonic()
+    def _guarded(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:
         try:
             return function(*args)
         except BaseException as e:
             self.failure = e
             raise
-        finally:
-            self.busy_since = None
 
     def _own(self, time_step: TimeStep) -> TimeStep:
         """`time_step` with an observation that the environment does not write to again.
@@ -142,5 +151,15 @@ class Collector:
             self.stepping = "host" if self.step_secs > SLOW_STEP_SECS else "graph"
 
     def close(self) -> None:
-        """Closes the environment."""
-        self.env.close()
+        """Closes the environment; what it raises then is logged, since everything is over."""
+        try:
+            self.env.close()
+        except Exception:
+            logging.exception("Closing environment %d failed.", self.thread)
+
+
+def driver_seeds(random_seed: int | None, algorithm: OffPolicyAlgorithm) -> np.random.SeedSequence:
+    """The source of a driver's seeds: other ones than whatever else uses `random_seed`, and others after a resume."""
+    if random_seed is None:
+        return np.random.SeedSequence()
+    return np.random.SeedSequence([random_seed, int(algorithm.iterations), _SEED_TAG])

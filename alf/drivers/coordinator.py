@@ -36,6 +36,12 @@ class Coordinator:
         for wake in self._on_stop:
             wake()
 
+    def keep(self, exception: BaseException) -> None:
+        """Keeps an exception of what still runs after a stop, if there is none yet."""
+        with self._lock:
+            if self._exception is None:
+                self._exception = exception
+
     @property
     def exception(self) -> BaseException | None:
         """The exception that ended the threads, if one did."""

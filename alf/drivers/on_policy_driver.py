@@ -55,8 +55,8 @@ class OnPolicyDriver(SyncOffPolicyDriver):
         assert self._position is not None
         return (*self._position, self._steps - before)
 
-    def _run_once(self) -> int:
-        steps = super()._run_once()
-        if self._training:
-            self._algorithm.train()
-        return steps
+    def _collect(self, segments: int) -> None:
+        for _ in range(segments):
+            self._observe([self._next_segment()])
+            if self._training:
+                self._algorithm.train()

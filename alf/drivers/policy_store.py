@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -27,7 +27,8 @@ def reading(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> It
     """While tracing inside this block, reading a variable gives the tensor at its place in `values`.
 
     Uses the value cache that TensorFlow's resource variables have for variables pinned to a caching device. It is for
-    tracing in the main thread, before any other thread runs the variables.
+    tracing in the main thread, before any other thread runs the variables. What passes by that cache (`tf.gather` of a
+    variable, an assignment, an inner `tf.function`) still meets the variable itself; `check_reads_no_variable` tells.
     """
     plain = [getattr(v, "_variable", v) for v in variables]
     for variable, value in zip(plain, values, strict=True):
@@ -37,6 +38,17 @@ def reading(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> It
     finally:
         for variable in plain:
             variable._cached_value = None
+
+
+def check_reads_no_variable(function: Any) -> None:
+    """Raises ValueError when a traced acting function uses live variables instead of the weights that it is given."""
+    live = [v.name for v in function.graph.variables]
+    if live:
+        raise ValueError(
+            f"Acting uses the variables {live} directly, so its weights would not be of one version: read them as plain "
+            "tensors (tf.convert_to_tensor(v) before tf.gather or an embedding), keep them as attributes of the algorithm, "
+            "do not assign to them in rollout, and do not wrap parts of rollout in a tf.function of their own."
+        )
 
 
 class PolicyStore:
@@ -68,6 +80,12 @@ class PolicyStore:
                 )
             self._latest = snapshot
         return snapshot
+
+    @property
+    def version(self) -> int:
+        """The newest version; 0 before the first is published."""
+        latest = self._latest
+        return 0 if latest is None else latest.version
 
     def latest(self) -> Snapshot:
         """The newest version; RuntimeError before the first is published."""

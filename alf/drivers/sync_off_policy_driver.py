@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
-import numpy as np
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver, batched, check_env
-from alf.drivers.collector import Collector
+from alf.drivers.collector import Collector, driver_seeds
 from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import check_sizes
 from alf.drivers.threads import feed
-from alf.drivers.unroll import Unroller, inline_call_spec, inline_policy
-from alf.replay.experience_replayer import segments_of
+from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy
+from alf.replay.experience_replayer import stack_segments
 
 
 @gin.configurable(module="alf")
@@ -64,11 +63,12 @@ class SyncOffPolicyDriver(Driver):
         if random_seed is not None:
             algorithm.set_seed(random_seed)
         self._store = PolicyStore(algorithm.acting_variables())
-        seed = np.random.SeedSequence([random_seed, int(algorithm.iterations)] if random_seed is not None else None)
+        seed = driver_seeds(random_seed, algorithm)
         self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping)
         self._unroller: Unroller | None = None
         self._position: tuple[ActionTimeStep, Nest] | None = None
         self._steps = 0
+        self._steppers: list[Callable[..., Any]] = []
 
     def run(
         self, max_num_steps: int | None = None, time_step: ActionTimeStep | None = None, policy_state: Nest = None
@@ -92,34 +92,40 @@ class SyncOffPolicyDriver(Driver):
             )
         del policy_state
         per_segment = self._unroll_length * self._batch_size
-        for _ in range(math.ceil((max_num_steps or per_segment) / per_segment)):
-            self._run_once()
+        self._collect(math.ceil((max_num_steps or per_segment) / per_segment))
         assert self._position is not None
         return self._position
 
-    def _run_once(self) -> int:
-        """Collects one segment, which metrics, observers and the algorithm then see; returns its steps."""
+    def _collect(self, segments: int) -> None:
+        """Collects `segments` segments, and has the algorithm observe them as one batch."""
+        self._observe([self._next_segment() for _ in range(segments)])
+
+    def _next_segment(self) -> Segment:
         if self._unroller is None:
             self._unroller = self._trace()
         snapshot = self._store.publish(int(self._algorithm.iterations))
         segment = self._collector.collect(self._unroller, snapshot)
         feed(self._metrics, self._observers, segment)
-        self._algorithm.observe(segments_of(segment.experience))
         bootstrap = segment.experience.bootstrap
         self._position = (bootstrap.time_step, bootstrap.state)
-        steps = self._unroll_length * self._batch_size
-        self._steps += steps
-        return steps
+        self._steps += self._unroll_length * self._batch_size
+        return segment
+
+    def _observe(self, segments: list[Segment]) -> None:
+        self._algorithm.observe(stack_segments([segment.experience for segment in segments]))
 
     def _trace(self) -> Unroller:
         variables, collector = self._store.variables, self._collector
+        # TensorFlow keeps what a graph calls for ever: it gets a list that stop() empties.
+        steppers = self._steppers
+        steppers[:] = [collector.step_flat]
         unroller = Unroller(
             self._algorithm,
             self._batch_size,
             self._unroll_length,
             inline_policy(self._algorithm, variables),
             inline_call_spec(variables),
-            lambda thread, *action: collector.step_flat(*action),
+            lambda thread, *action: steppers[int(thread)](*action),
         )
         unroller.trace(["graph", "host"] if collector.stepping == "auto" else [collector.stepping])
         return unroller
@@ -136,3 +142,4 @@ class SyncOffPolicyDriver(Driver):
     def stop(self) -> None:
         """Closes the environment; may be called any number of times."""
         self._collector.close()
+        self._steppers.clear()

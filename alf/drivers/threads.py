@@ -38,9 +38,6 @@ class _DriverThread(threading.Thread):
         try:
             with tf.device(self._device):
                 self._work()
-        except _STOPPED as e:
-            # Without a stop request nobody closed the queues, so it is an error of its own.
-            self._coord.request_stop(e)
         except BaseException as e:  # whatever it is, the learner has to hear of it
             self._coord.request_stop(e)
         finally:
@@ -77,7 +74,7 @@ class EnvThread(_DriverThread):
         while not self._coord.should_stop():
             snapshot = self._pacer.snapshot_for(thread, round_)
             segment = self.collector.collect(self._unroller, snapshot)
-            self._pacer.deliver(thread, round_, functools.partial(self._queue.enqueue, (thread, segment)))
+            self._pacer.deliver(thread, round_, functools.partial(self._queue.enqueue, LogEntry(thread, segment)))
             round_ += 1
 
     def _leave(self) -> None:
@@ -109,10 +106,11 @@ class ActorThread(_DriverThread):
     def _work(self) -> None:
         forwards = 0
         while not self._coord.should_stop():
+            requests = self._server.take(self._handle)
             # When paced, every forward pass serves one step of each of the actor's environments.
             snapshot = self._pacer.snapshot_for(self._first_thread, forwards // self._unroll_length)
             seed = tf.constant(self._rng.integers(0, 2**30, 2, dtype=np.int32))
-            self._server.serve(snapshot, self._handle, seed)
+            self._server.answer(requests, snapshot, seed)
             forwards += 1
 
 
@@ -129,8 +127,6 @@ class LogThread(_DriverThread):
     def __init__(
         self,
         name: str,
-        num_envs: int,
-        env_batch_size: int,
         observers: Sequence[Callable[..., Any]],
         metrics: Sequence[Callable[..., Any]],
         coord: Coordinator,
@@ -138,7 +134,6 @@ class LogThread(_DriverThread):
     ) -> None:
         """Creates the thread; metrics and observers are called as `m(trajectory [T, B, ...], env_thread_id)`."""
         super().__init__(name, coord)
-        del num_envs, env_batch_size
         self._observers = list(observers)
         self._metrics = list(metrics)
         self._queue = queue
@@ -156,7 +151,12 @@ class LogThread(_DriverThread):
             except QueueClosed:
                 return  # closed and drained
             self.busy_since = time.monotonic()
-            feed(self._metrics, self._observers, entry.segment, entry.thread)
+            try:
+                feed(self._metrics, self._observers, entry.segment, entry.thread)
+            except Exception as e:
+                # Draining after a stop goes on with the other segments; the error is told all the same.
+                self._coord.request_stop(e)
+                self._coord.keep(e)
             self.busy_since = None
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep, StepType, TimeStep
-from alf.drivers.policy_store import reading
+from alf.drivers.policy_store import check_reads_no_variable, reading
 from alf.utils.common import add_outer_dims, broadcast_mask, reset_state_at_first
 
 # The three numbers of a step, stacked in one float32 array [3, B] on the way through the graph.
@@ -302,4 +302,6 @@ def zero_at_first(action: Nest, step_type: tf.Tensor) -> Nest:
 
 
 def _concrete(function: Callable[..., Any], *specs: Nest) -> Any:
-    return tf.function(function, autograph=False).get_concrete_function(*specs)
+    concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+    check_reads_no_variable(concrete)
+    return concrete

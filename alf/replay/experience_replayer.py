@@ -54,30 +54,36 @@ def _batch_major(exp: Experience) -> Experience:
     return tf.nest.map_structure(transpose, exp._replace(bootstrap=()))._replace(bootstrap=bootstrap)
 
 
+class _Held:
+    """A place for data that TensorFlow shall not track: it would wrap every nest put into a module."""
+
+    exp: Experience | None = None
+
+
 @gin.configurable(module="alf")
 class OnetimeExperienceReplayer(ExperienceReplayer):
     """Keeps only the last batch observed: the replayer of on-policy learners."""
 
     def __init__(self) -> None:
         super().__init__(name="one_time")
-        self._exp: Experience | None = None
+        self._held = _Held()
 
     def observe(self, exp: Experience) -> None:
-        self._exp = exp
+        self._held.exp = exp
 
     def replay_all(self) -> Experience:
-        if self._exp is None:
+        if self._held.exp is None:
             raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
-        return _batch_major(self._exp)
+        return _batch_major(self._held.exp)
 
     def clear(self) -> None:
-        self._exp = None
+        self._held.exp = None
 
     @property
     def batch_size(self) -> int:
-        if self._exp is None:
+        if self._held.exp is None:
             raise ValueError("The batch size is known after the first batch is observed.")
-        return int(self._exp.step_type.shape[0] * self._exp.step_type.shape[2])
+        return int(self._held.exp.step_type.shape[0] * self._held.exp.step_type.shape[2])
 
 
 @gin.configurable(module="alf")
@@ -90,9 +96,10 @@ class CyclicOneTimeExperienceReplayer(OnetimeExperienceReplayer):
     """
 
 
-def segments_of(exp: Experience) -> Experience:
-    """Gives recorded single segments [T, B, ...] a learn-queue axis of size 1, bootstrap included."""
-    return tf.nest.map_structure(lambda x: x[tf.newaxis], exp)
+@functools.partial(tf.function, autograph=False)
+def stack_segments(segments: list[Experience]) -> Experience:
+    """Q segments [T, B, ...] as one batch [Q, T, B, ...], bootstraps [B, ...] included."""
+    return tf.nest.map_structure(lambda *x: x[0][tf.newaxis] if len(x) == 1 else tf.stack(x), *segments)
 
 
 def create_replayer(name: str) -> ExperienceReplayer:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from alf.algorithms import minibatch
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience
-from alf.replay.experience_replayer import create_replayer, segments_of
+from alf.replay.experience_replayer import create_replayer, stack_segments
 
 
 def _experience(queue: int, time: int, batch: int) -> Experience:
@@ -77,6 +77,6 @@ def test_clear_forgets_and_sampling_is_refused() -> None:
 
 def test_a_single_segment_gets_a_queue_axis() -> None:
     segment = tf.nest.map_structure(lambda x: x[0], _experience(1, 3, 2))
-    exp = segments_of(segment)
+    exp = stack_segments([segment])
     assert exp.reward.shape == [1, 3, 2]
     assert exp.bootstrap.time_step.reward.shape == [1, 2]

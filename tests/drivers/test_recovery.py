@@ -1,0 +1,249 @@
+"""Interrupts, half-made drivers, and what is left in memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.testing import CountingEnvironment, FaultyEnvironment
+from tests.algorithms.networks import ppo, specs_of
+from tests.drivers.counting import CountingAlgorithm, check_batches, make_envs
+
+
+@pytest.mark.parametrize("mode", ["async", "sync", "lockstep"])
+def test_an_interrupt_while_the_learner_waits_loses_nothing(mode: str) -> None:
+    """Ctrl-C in run_async, in the middle of a batch; the next call goes on where that one was."""
+    envs = [FaultyEnvironment(e, sleep_per_step=0.01) for e in make_envs(3, 2)]
+    algorithm = CountingAlgorithm(envs[0])
+    driver = AsyncOffPolicyDriver(envs, algorithm, 0, 4, 3, mode=mode, random_seed=1)
+    driver.start()
+    take, calls = driver._queues.learn_queue.dequeue, [0]
+
+    def interrupted(timeout: float) -> Any:
+        calls[0] += 1
+        if calls[0] % 5 == 0:
+            raise KeyboardInterrupt
+        return take(timeout)
+
+    driver._queues.learn_queue.dequeue = interrupted  # type: ignore[method-assign]
+    try:
+        for _ in range(12):
+            try:
+                driver.run_async()
+            except KeyboardInterrupt:
+                continue
+            algorithm.train()
+    finally:
+        driver.stop()
+    assert len(algorithm.batches) >= 7
+    check_batches(algorithm.batches, True)
+
+
+def test_an_interrupted_unroll_starts_the_stream_anew() -> None:
+    class Interrupting(CountingEnvironment):
+        at = 7
+
+        def _step(self, action: Any) -> Any:
+            self.at -= 1
+            if self.at == 0:
+                raise KeyboardInterrupt
+            return super()._step(action)
+
+    env = Interrupting(1, episode_lengths=[20])
+    algorithm = CountingAlgorithm(env)
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=5, stepping="host", random_seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(15)
+    driver.run(10)
+    driver.stop()
+    assert [int(s) for s in algorithm.batches[-1].step_type[0, :, 0]] == [0, 1, 1, 1, 1]
+
+
+class Uncareful(CountingAlgorithm):
+    """Reads a variable in a way that passes by the given weights."""
+
+    how = "gather"
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> Any:
+        if not hasattr(self, "_table"):
+            self._table = tf.Variable(tf.zeros([4]), trainable=False)
+        policy_step = super().rollout(time_step, state, mode)
+        if self.how == "gather":
+            extra = tf.gather(self._table, tf.zeros_like(time_step.step_type))
+        else:
+            extra = self._weight.assign_add(0.0) + tf.zeros_like(time_step.reward)
+        return policy_step._replace(info=policy_step.info._replace(weight=policy_step.info.weight + 0.0 * extra))
+
+
+@pytest.mark.parametrize("how", ["gather", "assign"])
+@pytest.mark.parametrize("actors", [0, 1])
+def test_acting_on_live_variables_is_refused(how: str, actors: int) -> None:
+    envs = make_envs(2, 1)
+    algorithm = Uncareful(envs[0])
+    algorithm.how = how
+    driver = AsyncOffPolicyDriver(envs, algorithm, actors, 4, 1, random_seed=1)
+    with pytest.raises(ValueError, match="uses the variables"):
+        driver.start()
+    driver.stop()
+
+
+def test_a_stopped_driver_and_its_environments_are_freed() -> None:
+    refs = []
+    for _ in range(2):
+        envs = make_envs(2, 1)
+        driver = AsyncOffPolicyDriver(envs, CountingAlgorithm(envs[0]), 0, 2, 1, stepping="graph", random_seed=1)
+        driver.start()
+        driver.run_async()
+        driver.stop()
+        refs += [weakref.ref(driver), *[weakref.ref(e) for e in envs]]
+        sync = SyncOffPolicyDriver(make_envs(1, 1)[0], CountingAlgorithm(envs[0]), 2, stepping="graph")
+        sync.run()
+        sync.stop()
+        refs.append(weakref.ref(sync))
+        del driver, envs, sync
+    gc.collect()
+    assert [r() for r in refs] == [None] * len(refs)
+
+
+def test_a_start_that_fails_leaves_a_driver_that_stops_and_closes() -> None:
+    closed = []
+
+    class Closing(CountingEnvironment):
+        def close(self) -> None:
+            closed.append(self)
+
+    class Failing(CountingAlgorithm):
+        def rollout(self, time_step: Any, state: Any, mode: int) -> Any:
+            if mode == 2 and time_step.reward.shape[0] == 3:
+                raise ValueError("cannot be traced")
+            return super().rollout(time_step, state, mode)
+
+    envs = [Closing(3), Closing(3, 3)]
+    driver = AsyncOffPolicyDriver(envs, Failing(envs[0]), 0, 4, 1)
+    assert driver.stats()["policy_version"] == 0
+    with pytest.raises(ValueError, match="cannot be traced"):
+        driver.start()
+    driver.stop()
+    driver.stop()
+    assert len(closed) == 2
+    assert driver.stats()["policy_version"] == 0
+
+
+def test_environments_made_by_a_factory_are_closed_when_one_does_not_fit() -> None:
+    closed, made = [], []
+
+    class Closing(CountingEnvironment):
+        def close(self) -> None:
+            closed.append(self)
+
+    def env_f() -> Closing:
+        made.append(Closing(1 + len(made) // 2))
+        return made[-1]
+
+    with pytest.raises(ValueError, match="Environment 2 has batch size 2"):
+        AsyncOffPolicyDriver(algorithm=CountingAlgorithm(Closing(1)), num_actor_queues=0, env_f=env_f, num_envs=4)
+    assert closed == made
+    assert len(made) == 3
+
+
+def test_a_hang_beside_a_busy_environment_is_noticed() -> None:
+    envs = [CountingEnvironment(2), FaultyEnvironment(CountingEnvironment(2, 2), hang_at=[5], hang_secs=4.0)]
+    algorithm = CountingAlgorithm(envs[0])
+    driver = AsyncOffPolicyDriver(
+        envs, algorithm, 0, 4, 1, random_seed=1, stall_timeout_secs=0.5, stop_timeout_secs=0.5
+    )
+    driver.start()
+    deadline = time.monotonic() + 10
+    with pytest.raises(TimeoutError, match="environment 1 has not returned"):
+        while time.monotonic() < deadline:
+            driver.run_async()
+            algorithm.batches.clear()
+    driver.stop()
+    for thread in driver._threads:
+        thread.join(10)
+
+
+def test_an_error_of_an_observer_that_drains_after_stop_is_told() -> None:
+    seen = []
+
+    def observer(trajectory: Any, thread: int) -> None:
+        time.sleep(0.1)
+        seen.append(thread)
+        if len(seen) == 3:
+            raise ValueError("late")
+
+    driver = AsyncOffPolicyDriver(
+        make_envs(2, 1), CountingAlgorithm(make_envs(1, 1)[0]), 0, 2, 1, observers=[observer], random_seed=1
+    )
+    driver.start()
+    for _ in range(4):
+        driver.run_async()
+    with pytest.raises(ValueError, match="late"):
+        driver.stop()
+    assert len(seen) == 4, "what came after the error was dropped"
+
+
+def test_stop_may_be_called_from_within_stop() -> None:
+    driver = AsyncOffPolicyDriver(make_envs(1, 1), CountingAlgorithm(make_envs(1, 1)[0]), 0, 2, 1, random_seed=1)
+    driver.start()
+    join = driver._join
+
+    def reentrant() -> None:
+        driver._join = join  # type: ignore[method-assign]
+        driver.stop()
+
+    driver._join = reentrant  # type: ignore[method-assign]
+    stopper = threading.Thread(target=driver.stop)
+    stopper.start()
+    stopper.join(10)
+    assert not stopper.is_alive()
+
+
+def test_a_run_of_several_segments_is_one_batch_for_the_learner() -> None:
+    env = make_envs(1, 2)[0]
+    algorithm = ppo(env)
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=4, random_seed=1)
+    driver.run(max_num_steps=24)
+    assert algorithm.train() == 24
+    driver.stop()
+
+
+def test_clipping_of_a_part_with_its_own_optimizer_holds_inside_an_agent() -> None:
+    from alf.algorithms.agent import Agent
+
+    env = make_envs(1, 2)[0]
+
+    def rl(**kwargs: Any) -> Any:
+        algorithm = ppo(env, lr=1.0)
+        algorithm._optimizers = [tf.keras.optimizers.legacy.SGD(1.0)]
+        algorithm._gradient_clipping = 1e-6
+        return algorithm
+
+    agent = Agent(*specs_of(env), rl_algorithm_cls=rl)
+    before = [v.numpy() for v in agent.trainable_variables]
+    driver = SyncOffPolicyDriver(env, agent, unroll_length=4, random_seed=1)
+    driver.run()
+    agent.train()
+    driver.stop()
+    moved = np.sqrt(
+        sum(float(np.sum((v.numpy() - b) ** 2)) for v, b in zip(agent.trainable_variables, before, strict=False))
+    )
+    assert 0 < moved < 2e-6
+
+
+def test_networks_in_a_dict_are_trained_too() -> None:
+    env = make_envs(1, 2)[0]
+    algorithm = ppo(env)
+    algorithm.more = {"a": [tf.keras.layers.Dense(2)]}
+    algorithm.more["a"][0].build([1, 3])
+    owned = {v.ref() for _, variables in algorithm.optimized_variables() for v in variables}
+    assert {v.ref() for v in algorithm.more["a"][0].trainable_variables} <= owned
