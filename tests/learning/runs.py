@@ -10,6 +10,7 @@ import gin
 
 from alf.metrics.metrics import AverageReturnMetric
 from alf.trainers.config import TrainerConfig
+from alf.utils import external_configurables as external_configurables
 from alf.utils import gin_utils
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
