@@ -79,6 +79,12 @@ class MetricsState(tf.train.experimental.PythonState):
                 metric.load_state_dict({k: np.array(v) for k, v in self._restored[metric.name].items()})
 
 
+def checkpoint_numbers(directory: str) -> list[int]:
+    """The numbers of the checkpoints in a directory, in order."""
+    found = [re.fullmatch(rf"{_NAME}-(\d+)\.index", path.name) for path in Path(directory).glob(f"{_NAME}-*.index")]
+    return sorted(int(match[1]) for match in found if match)
+
+
 class Checkpointer:
     """Saves objects as DIR/ckpt-<number>, keeps the newest few, and restores the newest that can be read."""
 
@@ -110,11 +116,7 @@ class Checkpointer:
 
     def available(self) -> list[str]:
         """Paths without suffix of the checkpoints in the directory, by number, the newest last."""
-        numbers = []
-        for path in Path(self._directory).glob(f"{_NAME}-*.index"):
-            if match := re.fullmatch(rf"{_NAME}-(\d+)\.index", path.name):
-                numbers.append(int(match[1]))
-        return [os.path.join(self._directory, f"{_NAME}-{n}") for n in sorted(numbers)]
+        return [os.path.join(self._directory, f"{_NAME}-{n}") for n in checkpoint_numbers(self._directory)]
 
     def restore(self, name: str | None = None) -> str | None:
         """Restores the newest checkpoint that can be read, or the one called `name`.

@@ -19,7 +19,7 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.utils import create_environment
 from alf.trainers import seeds as run_seeds
 from alf.trainers.building import algorithm_ctor, build_algorithm
-from alf.trainers.checkpointing import Checkpointer, Counters, MetricsState
+from alf.trainers.checkpointing import Checkpointer, Counters, MetricsState, checkpoint_numbers
 from alf.trainers.config import TrainerConfig as TrainerConfig
 from alf.trainers.evaluation import Evaluator
 from alf.trainers.interrupts import Interrupted, StopSignals
@@ -166,6 +166,9 @@ class Trainer(abc.ABC):
         self._evaluator = self._make_evaluator(seeds.evaluation) if config.evaluate else None
 
     def _make_environments(self, seed: np.random.SeedSequence) -> list[BatchedEnvironment]:
+        # A resumed run goes on with other random numbers than those that it began with.
+        resumed_at = checkpoint_numbers(os.path.join(self._root_dir, CHECKPOINT_DIR))[-1:]
+        seed = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *resumed_at))
         envs = []
         for child in seed.spawn(self._num_environments()):
             env = self._create_environment(random_seed=child)

@@ -67,6 +67,20 @@ def test_resume_counts_on(trainer_class, small_config, tmp_path):
     assert len(_checkpoints(tmp_path)) == 2
 
 
+def test_a_resumed_run_draws_other_environment_seeds(small_config, monkeypatch):
+    drawn = []
+    create = SyncOffPolicyTrainer._create_environment
+
+    def watched(self, **kwargs):
+        drawn.append(tuple(kwargs["random_seed"].generate_state(2)))
+        return create(self, **kwargs)
+
+    monkeypatch.setattr(SyncOffPolicyTrainer, "_create_environment", watched)
+    small_config(SyncOffPolicyTrainer).create_trainer().train()
+    small_config(SyncOffPolicyTrainer, num_iterations=5).create_trainer().train()
+    assert len(set(drawn)) == len(drawn) == 2
+
+
 def test_a_run_that_has_reached_its_limit_does_nothing(small_config, tmp_path):
     small_config(SyncOffPolicyTrainer).create_trainer().train()
     again = small_config(SyncOffPolicyTrainer).create_trainer()
