@@ -17,7 +17,7 @@ from alf.environments import BatchedEnvironment
 
 from benchmarks import _machine, _setup
 
-T, B = 64, 128
+T, B = 64, 256
 
 
 def _driver(envs: Sequence[BatchedEnvironment], **options: Any) -> AsyncOffPolicyDriver:

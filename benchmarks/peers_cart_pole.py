@@ -28,19 +28,20 @@ _SF = str(_HERE / "_peer_sample_factory.py")
 Setting = dict[str, Any]
 
 _FOREVER = ["TrainerConfig.num_env_steps=1000000000", "TrainerConfig.num_iterations=0"]
-_LARGE = [
-    *_FOREVER,
-    "create_environment.num_parallel_environments=256",
-    "TrainerConfig.unroll_length=64",
-    "AsyncOffPolicyDriver.learn_queue_cap=1",
-    "TrainerConfig.mini_batch_size=2048",
-]
+
+
+def _large(envs: int, rows: int, minibatch: int) -> list[str]:
+    return [
+        *_FOREVER,
+        f"TrainerConfig.num_envs={envs}",
+        f"create_environment.num_parallel_environments={rows}",
+        "TrainerConfig.unroll_length=64",
+        f"TrainerConfig.mini_batch_size={minibatch}",
+    ]
+
+
 # The shipped example is tuned for seconds to solve; for steps per second, larger batches.
-_OURS_SPEED: list[list[str]] = [
-    [*_LARGE, "TrainerConfig.num_envs=1"],
-    [*_LARGE, "TrainerConfig.num_envs=2"],
-    [*_LARGE, "TrainerConfig.num_envs=2", "TrainerConfig.mini_batch_size=1024"],
-]
+_OURS_SPEED = [_large(1, 512, 2048), _large(1, 256, 2048), _large(1, 256, 1024), _large(2, 256, 1024)]
 _ONE_EPOCH = ["TrainerConfig.num_updates_per_train_step=1"]
 
 _SB3_SPEED: list[Setting] = [
@@ -136,7 +137,7 @@ def _ours(params: list[str], seconds: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _ours_speed(name: str, params: list[str], seconds: float, most: int) -> dict[str, Any]:
+def ours_speed(name: str, params: list[str], seconds: float, most: int = 99) -> dict[str, Any]:
     runs = []
     for setting in _OURS_SPEED[:most]:
         _machine.progress(f"{name}: {' '.join(setting[2:] + params)}")
@@ -184,8 +185,8 @@ def _solve_row(name: str, runs: list[dict[str, Any]], tried: list[dict[str, Any]
 def _speed_rows(python: str, seconds: float, most: int) -> list[dict[str, Any]]:
     one_epoch = [{**setting, "num_epochs": 1} for setting in _SF_SPEED]
     return [
-        _ours_speed("alf (async PPO)", [], seconds, most),
-        _ours_speed("alf (async PPO), 1 epoch", _ONE_EPOCH, seconds, most),
+        ours_speed("alf (async PPO)", [], seconds, most),
+        ours_speed("alf (async PPO), 1 epoch", _ONE_EPOCH, seconds, most),
         _best_speed("Stable-Baselines3 PPO", python, _SB3, _SB3_SPEED[:most], seconds),
         _best_speed(
             "Stable-Baselines3, numpy-vectorised CartPole", python, _SB3, _SB3_SPEED_VECTORISED[:most], seconds

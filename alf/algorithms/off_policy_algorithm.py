@@ -8,7 +8,6 @@ from typing import Any
 
 import gin
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from alf.algorithms import minibatch
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
@@ -137,8 +136,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
             self.build_optimizers()
             function = tf.function(lambda exp: self._train(exp, plan), autograph=False)
             self._volatile.functions[key] = function
-        with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-            self._volatile.metrics = function(experience)
+        self._volatile.metrics = function(experience)
         for hook in self._volatile.hooks:
             hook()
         return batch * length * num_updates

@@ -13,7 +13,7 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import TimeStep
 from alf.drivers.policy_store import Snapshot
-from alf.drivers.unroll import Call, Carry, Segment, Unroller, control_of
+from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
 
 # An environment whose batched step takes longer is stepped between calls of TensorFlow: the calls cost about 0.2 ms,
@@ -24,10 +24,6 @@ _MEASURED_STEPS = 8
 _SEED_TAG = 0xA1F
 
 STEPPING = ("auto", "graph", "host")
-
-
-class StopUnroll(Exception):
-    """Ends an unroll whose driver is stopping."""
 
 
 class Collector:
@@ -87,7 +83,7 @@ class Collector:
         )
         try:
             if self.stepping == "graph":
-                segment, self._carry = unroller.unroll(call, self._carry)
+                segment, self._carry = unroller.unroll(call, self._carry, self._should_stop)
             else:
                 segment, self._carry = unroller.unroll_on_host(call, self._carry, self.step)
                 self._choose_stepping()

@@ -14,11 +14,11 @@ from tensorflow.python.eager import context
 from tf_agents.trajectories import trajectory
 
 from alf.drivers.acting import Server
-from alf.drivers.collector import Collector, StopUnroll
+from alf.drivers.collector import Collector
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.pacing import Pacer
 from alf.drivers.queues import QueueClosed, SegmentQueue, TFQueues
-from alf.drivers.unroll import Segment, Unroller
+from alf.drivers.unroll import Segment, StopUnroll, Unroller
 
 # What a thread runs into when the driver stops while it waits or steps.
 _STOPPED = (QueueClosed, StopUnroll, tf.errors.CancelledError, tf.errors.OutOfRangeError)

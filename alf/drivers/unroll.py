@@ -8,13 +8,16 @@ seconds at start.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from alf import _tf
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep, StepType, TimeStep
 from alf.drivers.policy_store import check_reads_no_variable, reading
@@ -68,6 +71,23 @@ def control_of(time_step: TimeStep) -> np.ndarray:
     return control
 
 
+@functools.cache
+def _slots() -> threading.Semaphore:
+    return threading.Semaphore(_tf.unroll_threads())
+
+
+@contextlib.contextmanager
+def _thread_of_the_pool(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Holds one of the few threads of TensorFlow's pool that unrolls of this process may take."""
+    while not _slots().acquire(timeout=0.1):
+        if should_stop():
+            raise StopUnroll
+    try:
+        yield
+    finally:
+        _slots().release()
+
+
 class Call(NamedTuple):
     """What one call of a traced acting function needs beside the carry.
 
@@ -91,6 +111,10 @@ class Kept(NamedTuple):
     action: Nest
     rollout_info: Nest
     state: Nest
+
+
+class StopUnroll(Exception):
+    """Ends an unroll whose driver is stopping."""
 
 
 # Acts at (call, transformed time step, state before the step, number of the step).
@@ -195,9 +219,15 @@ class Unroller:
         observation = tf.nest.map_structure(tf.constant, time_step.observation)
         return Carry(tf.constant(control_of(time_step)), observation, prev_action, state)
 
-    def unroll(self, call: Call, carry: Carry) -> tuple[Segment, Carry]:
-        """T steps, the environment stepped from inside the graph."""
-        with self._executor():
+    def unroll(self, call: Call, carry: Carry, should_stop: Callable[[], bool]) -> tuple[Segment, Carry]:
+        """T steps, the environment stepped from inside the graph.
+
+        Raises:
+          StopUnroll: `should_stop` came true while other unrolls held the threads that this one needs.
+        """
+        if self._executor is parallel:
+            return self._functions["unroll"](call, carry)
+        with _thread_of_the_pool(should_stop), self._executor():
             return self._functions["unroll"](call, carry)
 
     def unroll_on_host(self, call: Call, carry: Carry, step: Callable[[Nest], TimeStep]) -> tuple[Segment, Carry]:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf import _tf
+from alf.drivers import unroll
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.policy_store import PolicyStore, reading
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment
@@ -77,6 +79,37 @@ def test_stepping_is_measured_chosen_and_told() -> None:
     finally:
         driver.stop()
     assert "limit 2 ms" in driver.describe()
+
+
+def test_more_environments_than_threads_of_the_pool_take_turns() -> None:
+    algorithm = CountingAlgorithm(make_envs(1, 1)[0])
+    number = _tf.unroll_threads() + 4
+    driver = AsyncOffPolicyDriver(make_envs(number, 1), algorithm, 0, 2, 1, stepping="graph", random_seed=1)
+    driver.start()
+    try:
+        seen = set()
+        while len(seen) < number:
+            driver.run_async()
+            algorithm.train()
+            seen |= set(algorithm.batches[-1].env_id.numpy().ravel().tolist())
+    finally:
+        driver.stop()
+
+
+def test_stop_while_every_thread_of_the_pool_is_taken() -> None:
+    slots, taken = unroll._slots(), _tf.unroll_threads()
+    driver = AsyncOffPolicyDriver(
+        make_envs(2, 1), CountingAlgorithm(make_envs(1, 1)[0]), 0, 2, 1, stepping="graph", random_seed=1
+    )
+    for _ in range(taken):
+        assert slots.acquire(timeout=5)
+    try:
+        driver.start()
+        time.sleep(0.3)
+        assert driver.stats()["learn_queue_fill"] == 0
+        driver.stop()
+    finally:
+        slots.release(taken)
 
 
 def test_a_snapshot_never_changes() -> None:
