@@ -8,9 +8,10 @@ PYTEST_FLAGS ?=
 RUN := .venv
 DEV := .venv-dev
 OLDEST := .venv-oldest
+DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-default test-oldest lint learning examples benchmarks locks wheel clean
+.PHONY: help demo test test-default test-oldest lint docs learning examples benchmarks locks wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -37,15 +38,21 @@ $(DEV)/.made: requirements-dev.lock pyproject.toml setup.py
 $(OLDEST)/.made: requirements-oldest.lock pyproject.toml setup.py
 	$(call venv,$(OLDEST))
 
+$(DOCS)/.made: requirements-docs.lock pyproject.toml setup.py
+	$(call venv,$(DOCS))
+
 demo: $(RUN)/.made  ## train CartPole with asynchronous PPO and show the progress
 	$(RUN)/bin/python -m alf.bin.train --gin_file=examples/async_ppo_cart_pole.gin --root_dir=$(ROOT_DIR)
 
-test: lint test-default test-oldest  ## everything CI runs
+test: lint docs test-default test-oldest  ## everything CI runs
 
 lint: $(DEV)/.made  ## ruff and mypy
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
+
+docs: $(DOCS)/.made  ## build the documentation site into build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
 test-default: $(DEV)/.made  ## all tests but the learning runs, on the default TensorFlow line
 	$(DEV)/bin/python -m pytest -m "not learning" $(PYTEST_FLAGS)
@@ -66,12 +73,12 @@ benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.driver_cpu
 	$(DEV)/bin/python -m benchmarks.peers_cart_pole
 
-locks:  ## resolve the three lock files anew from pyproject.toml
+locks:  ## resolve the four lock files anew from pyproject.toml
 	$(PYTHON) .ci/locks.py
 
 wheel: $(DEV)/.made  ## build the wheel and the source archive into dist/
 	$(DEV)/bin/python -m build
 
 clean:  ## remove the virtual environments, caches and build outputs (runs/ stays)
-	rm -rf $(RUN) $(DEV) $(OLDEST) .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(RUN) $(DEV) $(OLDEST) $(DOCS) .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find alf benchmarks examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,7 @@ def main() -> None:
         figure, axes = plt.subplots(figsize=(5, 3))
         axes.plot([p.step for p in points], [p.value for p in points])
         if stated is not None:
-            axes.axhline(stated, linestyle="--", linewidth=1, color="grey")
+            axes.axhline(stated.reached, linestyle="--", linewidth=1, color="grey")
         axes.set(xlabel="environment steps", ylabel="average return", title=name)
         figure.tight_layout()
         figure.savefig(folder / f"{name}.png", dpi=80)

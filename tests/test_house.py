@@ -240,6 +240,45 @@ def test_library_code_neither_prints_nor_exits() -> None:
     assert not wrong, "library code that prints or exits:\n" + "\n".join(wrong)
 
 
+# Objects that are not of alf, or that a user gives; so what they have is asked.
+_FOREIGN = {
+    ("alf/drivers/base.py", "batched"),
+    ("alf/environments/checker.py", "batch_size"),
+    ("alf/environments/vectorization.py", "close"),
+    ("alf/trainers/run_index.py", "size"),
+    ("alf/utils/common.py", "env"),
+}
+
+
+def _own_names() -> set[str]:
+    """Every method, property and attribute that a class of alf defines."""
+    names = set()
+    for definition in (d for same in classes().values() for d in same):
+        for node in ast.walk(definition):
+            if isinstance(node, Function):
+                names.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+    return names
+
+
+def test_optional_parts_are_arguments_and_not_attributes_to_look_for() -> None:
+    own, wrong = _own_names(), []
+    for path in sources():
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("hasattr", "getattr"):
+                continue
+            asked = node.func.id == "hasattr" or len(node.args) == 3  # type: ignore[attr-defined]
+            name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
+            file = str(path.relative_to(ROOT))
+            if asked and name in own and (file, name) not in _FOREIGN:
+                wrong.append(f"{file}:{node.lineno}: {name}")
+    assert not wrong, (
+        "alf looks whether its own objects have these; make them arguments, or give all of them one:\n"
+        + "\n".join(wrong)
+    )
+
+
 def test_keras_and_gin_are_taken_from_the_right_place() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -291,7 +330,7 @@ def test_every_room_has_tests() -> None:
 
 
 COVERAGE = ROOT / "docs" / "coverage.md"
-_ID = re.compile(r"[DESCAMP]\d{2,3}(?:[–-][DESCAMP]?\d{2,3})?")
+_ID = re.compile(r"[DESCAMP]\d{2,3}[bc]?(?:[–-][DESCAMP]?\d{2,3})?")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?(?:::(\w+))?`")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ class _Volatile:
     functions: dict[tuple[Any, ...], Any] = dataclasses.field(default_factory=dict)
     hooks: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    train_secs: float = 0.0
 
 
 @gin.configurable(module="alf")
@@ -52,6 +54,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def last_train_metrics(self) -> dict[str, tf.Tensor]:
         """float32 [] by name: what the last `train` reports, means over its minibatches."""
         return self._volatile.metrics
+
+    @property
+    def train_secs(self) -> float:
+        """Seconds spent on training so far, hooks included."""
+        return self._volatile.train_secs
 
     def set_seed(self, seed: int) -> None:
         """Seeds the shuffling and every other random number of training."""
@@ -109,7 +116,10 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if self._exp_replayer is None:
             raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
         if whole_replay_buffer_training:
-            steps = self.train_from(self._exp_replayer.replay_all(), num_updates, mini_batch_size, mini_batch_length)
+            begin = time.monotonic()
+            experience = self._exp_replayer.replay_all()
+            self._volatile.train_secs += time.monotonic() - begin
+            steps = self.train_from(experience, num_updates, mini_batch_size, mini_batch_length)
             if clear_replay_buffer:
                 self._exp_replayer.clear()
             return steps
@@ -128,6 +138,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         mini_batch_length: int | None = None,
     ) -> int:
         """Trains on `experience` [B', T, ...] itself; arguments and result as in `train`."""
+        begin = time.monotonic()
         batch, length = experience.step_type.shape[:2]
         plan = minibatch.plan(batch, length, num_updates, mini_batch_size, mini_batch_length)
         key = (plan, self._summarize_grads_and_vars, self._summarize_action_distributions)
@@ -139,6 +150,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self._volatile.metrics = function(experience)
         for hook in self._volatile.hooks:
             hook()
+        self._volatile.train_secs += time.monotonic() - begin
         return batch * length * num_updates
 
     # ---- the traced iteration ----

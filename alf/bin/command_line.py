@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging as std_logging
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from absl import flags, logging
+from absl import app, flags, logging
+
+from alf import _starting
 
 ROOT_DIR = flags.DEFINE_string("root_dir", None, "Directory of everything the run writes.")
 GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "Path of a gin file, or name of a shipped example; repeatable.")
@@ -21,10 +25,87 @@ INTRA_OP = flags.DEFINE_integer(
 INTER_OP = flags.DEFINE_integer(
     "inter_op_threads", None, "Threads that run TensorFlow operations side by side.", lower_bound=1
 )
+USE_CPU = flags.DEFINE_bool("use_cpu", False, "Make TensorFlow see no GPU.")
+
+MISTAKE = 2
+INTERRUPTED = 130
+
+# Errors whose message says what to do; looked up only in what is imported, since some commands do without TensorFlow.
+_TOLD = (
+    ("alf.utils.gin_utils", "GinConfigError"),
+    ("alf.trainers.checkpointing", "CheckpointError"),
+    ("alf.trainers.run_lock", "RunLockedError"),
+    ("alf.export.policy", "ExportError"),
+)
 
 
 class UsageError(ValueError):
     """The command line asks for something that cannot be done; the message says what to do instead."""
+
+
+def start(main: Callable[[Sequence[str]], int]) -> None:
+    """Parses the flags and runs `main` as absl's `app.run` does, but with a line and exit code 2 for a wrong flag."""
+    app.run(main, flags_parser=_parse_flags)
+
+
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as e:
+        logging.error("%s See --help.", str(e).rstrip(".") + ".")
+        sys.exit(MISTAKE)
+
+
+def run(body: Callable[[], int | None]) -> int:
+    """Runs the body of a command.
+
+    Args:
+      body: returns an exit code, or None for 0.
+
+    Returns:
+      the exit code: that of `body`; 2, with one line, when the command line, the configuration or a checkpoint is
+      wrong; 130 after Ctrl-C.
+    """
+    _starting.started()
+    try:
+        return body() or 0
+    except KeyboardInterrupt:
+        logging.warning("Interrupted.")
+        return INTERRUPTED
+    except _told_errors() as e:
+        logging.error("%s", e)
+        return MISTAKE
+
+
+def _told_errors() -> tuple[type[BaseException], ...]:
+    found = [getattr(sys.modules.get(module), name, None) for module, name in _TOLD]
+    return (UsageError, *(error for error in found if error is not None))
+
+
+@contextlib.contextmanager
+def told_as_usage() -> Iterator[None]:
+    """Around code that builds what the configuration describes: its ValueErrors and the like become one line.
+
+    Raises:
+      UsageError: instead of ValueError, TypeError, ImportError or AttributeError; with gin's notes left out.
+    """
+    try:
+        yield
+    except _told_errors():
+        raise
+    except (ValueError, TypeError, ImportError, AttributeError) as e:
+        message = str(e).split("\n  In call to configurable")[0].strip()
+        raise UsageError(message or type(e).__name__) from e
+
+
+def no_arguments(argv: Sequence[str]) -> None:
+    """Refuses arguments that are not flags.
+
+    Raises:
+      UsageError: there is one.
+    """
+    if len(argv) > 1:
+        raise UsageError(f"Unexpected argument {argv[1]!r}: every setting is a flag, as in --root_dir=DIR.")
 
 
 def root_dir(argv: Sequence[str]) -> str:
@@ -33,13 +114,37 @@ def root_dir(argv: Sequence[str]) -> str:
     Raises:
       UsageError: an argument is not a flag, or --root_dir is missing.
     """
-    if len(argv) > 1:
-        raise UsageError(f"Unexpected argument {argv[1]!r}: every setting is a flag, as in --root_dir=DIR.")
+    no_arguments(argv)
     if not ROOT_DIR.value:
         raise UsageError(
             "--root_dir is missing: give the directory of the run's files, e.g. --root_dir=runs/cart_pole."
         )
     return os.path.expanduser(ROOT_DIR.value)
+
+
+def at_least(flag: flags.FlagHolder, least: float) -> None:
+    """Checks a number flag that may be None.
+
+    Raises:
+      UsageError: it is smaller than `least`.
+    """
+    if flag.value is not None and not flag.value >= least:
+        raise UsageError(f"--{flag.name}={flag.value} must be at least {least:g}.")
+
+
+def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
+    """Checks the name of a file to be written.
+
+    Raises:
+      UsageError: it ends in none of `suffixes`.
+    """
+    if flag.value and not flag.value.lower().endswith(suffixes):
+        raise UsageError(f"--{flag.name}={flag.value} must end in {' or '.join(suffixes)}.")
+
+
+def bindings() -> list[str]:
+    """The bindings of the command line, those that win last."""
+    return [*GIN_PARAM.value, *GIN_BINDINGS.value]
 
 
 def parse_gin(directory: str) -> None:
@@ -57,14 +162,24 @@ def parse_gin(directory: str) -> None:
             f"There is no --gin_file, and no *.gin file in --root_dir={directory}: give one, e.g. "
             "--gin_file=async_ppo_cart_pole.gin."
         )
-    gin_utils.parse_gin(files, [*GIN_PARAM.value, *GIN_BINDINGS.value])
+    gin_utils.parse_gin(files, bindings())
 
 
-def set_up() -> None:
-    """Sets threads and logging, and imports every module whose names gin files may use without importing them."""
+def set_up_logging() -> None:
+    """Logs what is INFO and above, but of TensorFlow only warnings."""
     logging.set_verbosity(logging.INFO)
     # TensorFlow reports its own work, such as the time to save a shard, through the same logger.
     logging.get_absl_logger().addFilter(lambda r: r.levelno >= std_logging.WARNING or "/tensorflow/" not in r.pathname)
+
+
+def set_up() -> None:
+    """Sets devices, threads and logging, and imports every module whose names gin files may use without importing them.
+
+    Raises:
+      UsageError: --use_cpu comes too late, since TensorFlow already uses a GPU.
+    """
+    set_up_logging()
+    _set_up_devices()
     from alf import _tf
 
     threads = _tf.configure_threads(INTRA_OP.value, INTER_OP.value)
@@ -74,7 +189,26 @@ def set_up() -> None:
     import alf.environments.suite_unittest
     import alf.trainers.off_policy_trainer
     import alf.trainers.on_policy_trainer
+    import alf.trainers.schedule
+    import alf.trainers.stopping
     import alf.utils.dist_utils
     import alf.utils.external_configurables
     import alf.utils.losses
     import alf.utils.math_ops  # noqa: F401
+
+
+def _set_up_devices() -> None:
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    try:
+        if USE_CPU.value:
+            tf.config.set_visible_devices([], "GPU")
+            logging.info("--use_cpu: TensorFlow sees no GPU (there are %d).", len(gpus))
+        for gpu in [] if USE_CPU.value else gpus:
+            # So that several runs share a GPU, and nvidia-smi shows what is used.
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError as e:
+        # TensorFlow has started: what is in force stays, which is wrong only where a GPU should not be seen.
+        if USE_CPU.value and tf.config.get_visible_devices("GPU"):
+            raise UsageError("--use_cpu comes too late: this process already uses a GPU; start a new one.") from e

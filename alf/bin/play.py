@@ -1,38 +1,105 @@
 """Plays a trained policy, and records it.
 
     python -m alf.bin.play --root_dir=runs/cart_pole --num_episodes=3 --record_file=cart_pole.mp4
+    python -m alf.bin.play --root_dir=runs/cart_pole --checkpoint=best
+    python -m alf.bin.play --root_dir=runs/cart_pole --follow
 
-Uses the configuration and the newest checkpoint of the run in --root_dir. Needs no display. Exit code 2: the command
-line, the configuration or the checkpoint is wrong.
+Uses the configuration and a checkpoint of the run in --root_dir, the newest by default. With --follow it plays again
+each time that training, which may go on meanwhile, has written a newer one. Needs no display, and writes nothing into
+--root_dir. Exit code 2: the command line, the configuration or the checkpoint is wrong.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from alf.bin import command_line
+from alf.bin import command_line, policy_flags, trained
+from alf.bin.video import Video, VideoError, marked
 
-_CHECKPOINT = flags.DEFINE_string(
-    "checkpoint_name", None, "Checkpoint to play, such as ckpt-100; the newest by default."
-)
+_FOLLOW = flags.DEFINE_bool("follow", False, "Play again each time a newer checkpoint appears, until Ctrl-C.")
 _EPSILON = flags.DEFINE_float(
     "epsilon_greedy", 0.1, "Chance of a sampled instead of the most likely action.", lower_bound=0.0, upper_bound=1.0
 )
-_SEED = flags.DEFINE_integer("random_seed", None, "Seed of environment and samples.")
-_EPISODES = flags.DEFINE_integer("num_episodes", 10, "How many episodes to play.", lower_bound=1)
 _SLEEP = flags.DEFINE_float("sleep_time_per_step", 0.01, "Seconds to wait after each step.", lower_bound=0.0)
-_RECORD = flags.DEFINE_string("record_file", None, "Video file to write: .mp4, or .gif.")
+flags.adopt_module_key_flags(command_line)
+flags.adopt_module_key_flags(policy_flags)
 
-_FPS = 30
 
+class Player:
+    """Plays episodes of one algorithm in one environment, whose functions are traced once."""
 
-class PlayError(RuntimeError):
-    """Something that was asked for cannot be played."""
+    def __init__(
+        self,
+        env: Any,
+        algorithm: Any,
+        epsilon_greedy: float = 0.1,
+        sleep_time_per_step: float = 0.01,
+        random_seed: int | None = None,
+    ) -> None:
+        """Creates the player.
+
+        Args:
+          env: batched environment of one row, which stays the caller's.
+          algorithm: acts by its present weights.
+          epsilon_greedy: chance of a sampled instead of the most likely action.
+          sleep_time_per_step: seconds to wait after each step.
+          random_seed: of the samples.
+        """
+        from alf.drivers.policy_driver import PolicyDriver
+        from alf.metrics.metrics import AverageReturnMetric
+
+        self._env = env
+        self._video: Video | None = None
+        self._returns = AverageReturnMetric(1, env.batch_size, buffer_size=1)
+        observers: list[Callable[..., None]] = [self._record]
+        if sleep_time_per_step:
+            observers.append(lambda _: time.sleep(sleep_time_per_step))
+        self._driver = PolicyDriver(
+            env,
+            algorithm,
+            observers=observers,
+            metrics=[self._returns],
+            epsilon_greedy=epsilon_greedy,
+            random_seed=random_seed,
+        )
+
+    def _record(self, trajectory: Any) -> None:
+        if self._video is not None:
+            self._video.add(trajectory)
+
+    def play(self, num_episodes: int, record_file: str | None = None) -> list[float]:
+        """Plays whole episodes and logs their returns.
+
+        Args:
+          num_episodes: how many.
+          record_file: .mp4 or .gif file of all of them.
+
+        Returns:
+          the return of each episode.
+
+        Raises:
+          VideoError: `record_file` is given and the environment has no pictures.
+        """
+        import numpy as np
+
+        self._video = Video(self._env, record_file) if record_file else None
+        returns = []
+        try:
+            for episode in range(num_episodes):
+                self._driver.run_episodes(1)
+                returns.append(float(self._returns.result()))
+                logging.info("Episode %d: return %.3f", episode + 1, returns[-1])
+        finally:
+            if self._video is not None:
+                self._video.close()
+        logging.info("Mean return of %d episodes: %.3f ± %.3f", num_episodes, np.mean(returns), np.std(returns))
+        if record_file:
+            logging.info("Video: %s", record_file)
+        return returns
 
 
 def play(
@@ -52,7 +119,7 @@ def play(
       root_dir: of the run.
       env: batched environment of one row; with pictures where `record_file` is given.
       algorithm: as trained.
-      checkpoint_name: such as "ckpt-100"; the newest by default.
+      checkpoint_name: as `trained.restore` takes it; the newest by default.
       epsilon_greedy: chance of a sampled instead of the most likely action.
       num_episodes: whole episodes to play.
       sleep_time_per_step: seconds to wait after each step.
@@ -64,134 +131,100 @@ def play(
 
     Raises:
       CheckpointError: there is no such checkpoint, it is damaged, or does not fit the algorithm.
-      PlayError: there is no checkpoint at all, or the environment has no pictures.
+      UsageError: there is no checkpoint at all.
+      VideoError: the environment has no pictures.
     """
-    from alf.drivers.policy_driver import PolicyDriver
-    from alf.metrics.metrics import AverageReturnMetric
-    from alf.trainers.checkpointing import Checkpointer
-    from alf.trainers.policy_trainer import CHECKPOINT_DIR
+    restored = trained.restore(root_dir, algorithm, checkpoint_name or "latest")
+    logging.info("Playing %s.", restored.path)
+    player = Player(env, algorithm, epsilon_greedy, sleep_time_per_step, random_seed)
+    return player.play(num_episodes, record_file)
 
-    algorithm.acting_variables()
-    checkpointer = Checkpointer(os.path.join(root_dir, CHECKPOINT_DIR), {"algorithm": algorithm}, max_to_keep=1)
-    path = checkpointer.restore(checkpoint_name)
-    if path is None:
-        raise PlayError(f"There is no checkpoint in {checkpointer.directory}: train first, with the same --root_dir.")
-    logging.info("Playing %s.", path)
-    returns = AverageReturnMetric(1, env.batch_size, buffer_size=num_episodes)
-    observers: list[Callable[..., None]] = []
-    video = _Video(env, record_file) if record_file else None
-    if video is not None:
-        observers.append(video.add)
-    if sleep_time_per_step:
-        observers.append(lambda _: time.sleep(sleep_time_per_step))
-    driver = PolicyDriver(
-        env, algorithm, observers=observers, metrics=[returns], epsilon_greedy=epsilon_greedy, random_seed=random_seed
-    )
+
+def follow(
+    root_dir: str,
+    algorithm: Any,
+    player: Player,
+    num_episodes: int = 10,
+    record_file: str | None = None,
+    poll_secs: float = 1.0,
+    max_wait_secs: float = 0.0,
+) -> int:
+    """Plays the newest checkpoint, and again each time there is a newer one, until the run is finished or Ctrl-C.
+
+    Args:
+      root_dir: of the run, which may be training.
+      algorithm: as trained.
+      player: plays `algorithm`.
+      num_episodes: for each checkpoint.
+      record_file: videos are written beside it, with the name of the checkpoint in theirs.
+      poll_secs: between two looks for a newer checkpoint.
+      max_wait_secs: the longest wait for a newer checkpoint; 0 sets no limit.
+
+    Returns:
+      how many checkpoints were played.
+    """
+    from alf.trainers.checkpointing import CheckpointError
+    from alf.trainers.run_index import RunIndex
+
+    last, played = -1, 0
+
+    def newer(index: Any) -> Any:
+        record = index.latest()
+        return record if record is not None and record.step > last else None
+
     try:
-        for episode in range(num_episodes):
-            driver.run_episodes(1)
-            logging.info("Episode %d: return %.3f", episode + 1, returns.values()[-1])
-    finally:
-        if video is not None:
-            video.close()
-    logging.info("Mean return of %d episodes: %.3f ± %.3f", num_episodes, returns.result(), returns.std())
-    if record_file:
-        logging.info("Video: %s", record_file)
-    return [float(r) for r in returns.values()]
-
-
-class _Video:
-    """Pictures of row 0, one a step, encoded by the suffix of a file as they come."""
-
-    def __init__(self, env: Any, path: str) -> None:
-        import imageio.v2 as imageio
-
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        if path.lower().endswith(".gif"):
-            self._writer = imageio.get_writer(path, mode="I", duration=1000 / _FPS, loop=0)
-        else:
-            self._writer = imageio.get_writer(path, mode="I", fps=_FPS, macro_block_size=1)
-        self._env = env
-
-    def add(self, trajectory: Any) -> None:
-        """Takes the picture after a step."""
-        del trajectory
-        try:
-            frame = self._env.render()
-        except NotImplementedError as e:
-            raise PlayError(
-                f"--record_file: {e} Leave the flag out, or use an environment that renders rgb_array."
-            ) from e
-        if frame is None:
-            raise PlayError("--record_file: the environment renders nothing; it needs render_mode='rgb_array'.")
-        self._writer.append_data(frame)
-
-    def close(self) -> None:
-        """Completes the file."""
-        self._writer.close()
-
-
-def make_environment(seed: int | None, pictures: bool) -> Any:
-    """One row of the run's environment, by gin; with `pictures`, so that `render` works without a display."""
-    from alf.environments import suite_gym
-    from alf.environments.utils import create_environment
-    from alf.utils.gin_utils import bind
-
-    if not pictures:
-        return create_environment(nonparallel=True, seed=seed)
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    os.environ.setdefault("MUJOCO_GL", "egl")
-    bind(suite_gym.load, "render_mode", "rgb_array")
-    try:
-        return create_environment(nonparallel=True, seed=seed, vectorization="auto")
-    except ValueError as e:
-        raise PlayError(f"--record_file: the environment cannot be made with pictures. {e}") from e
+        while (record := trained.wait_for(root_dir, newer, poll_secs, max_wait_secs)) is not None:
+            last = record.step
+            try:
+                restored = trained.restore(root_dir, algorithm, record.name)
+            except CheckpointError as e:
+                if RunIndex.load(root_dir).find(record.name) is not None:
+                    raise
+                logging.warning("%s was removed meanwhile: %s", record.name, e)
+                continue
+            logging.info("Playing %s.", restored.path)
+            player.play(num_episodes, marked(record_file, restored.name) if record_file else None)
+            played += 1
+    except KeyboardInterrupt:
+        logging.info("Stopped after %d checkpoints.", played)
+    return played
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    try:
+
+    def body() -> None:
         root_dir = command_line.root_dir(argv)
-        if _RECORD.value and not _RECORD.value.lower().endswith((".mp4", ".gif")):
-            raise command_line.UsageError(f"--record_file={_RECORD.value} must end in .mp4 or .gif.")
-    except command_line.UsageError as e:
-        logging.error("%s", e)
-        return 2
-    command_line.set_up()
-    from alf.trainers.checkpointing import CheckpointError
-    from alf.utils.gin_utils import GinConfigError
-
-    try:
+        policy_flags.check()
+        which = policy_flags.checkpoint()
+        if _FOLLOW.value and which != "latest":
+            raise command_line.UsageError(f"--follow plays what is newest: leave --checkpoint={which} out.")
+        command_line.set_up()
         command_line.parse_gin(root_dir)
-        _play_by_flags(root_dir)
-    except (command_line.UsageError, GinConfigError, CheckpointError, PlayError) as e:
-        logging.error("%s", e)
-        return 2
-    return 0
+        try:
+            _play_by_flags(root_dir, which)
+        except VideoError as e:
+            raise command_line.UsageError(str(e)) from e
+
+    code = command_line.run(body)
+    return 0 if _FOLLOW.value and code == command_line.INTERRUPTED else code
 
 
-def _play_by_flags(root_dir: str) -> None:
-    from alf.trainers.building import build_algorithm
-    from alf.trainers.config import TrainerConfig
-
-    env = make_environment(_SEED.value, bool(_RECORD.value))
+def _play_by_flags(root_dir: str, which: str) -> None:
+    seed, episodes = policy_flags.RANDOM_SEED.value, policy_flags.NUM_EPISODES.value
+    record_file = policy_flags.RECORD_FILE.value
+    env = trained.make_environment(seed, bool(record_file))
     try:
-        algorithm = build_algorithm(TrainerConfig(root_dir=root_dir), env)
-        play(
-            root_dir,
-            env,
-            algorithm,
-            _CHECKPOINT.value,
-            _EPSILON.value,
-            _EPISODES.value,
-            _SLEEP.value,
-            _RECORD.value,
-            _SEED.value,
-        )
+        algorithm = trained.make_algorithm(root_dir, env)
+        if not _FOLLOW.value:
+            play(root_dir, env, algorithm, which, _EPSILON.value, episodes, _SLEEP.value, record_file, seed)
+            return
+        player = Player(env, algorithm, _EPSILON.value, _SLEEP.value, seed)
+        wait = policy_flags.MAX_WAIT_SECS.value
+        follow(root_dir, algorithm, player, episodes, record_file, max_wait_secs=wait)
     finally:
         env.close()
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command_line.start(main)

@@ -15,16 +15,17 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, PolicyStep
 from alf.drivers.acting import Server, queue_policy
-from alf.drivers.base import Driver, batched, check_env
+from alf.drivers.base import Driver, batched, check_env, restarts
 from alf.drivers.collector import SLOW_STEP_SECS, STEPPING, Collector, driver_seeds
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.lag import LagStats
 from alf.drivers.pacing import MODES, Pacer
 from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
-from alf.drivers.threads import ActorThread, EnvThread, LogEntry, LogThread
+from alf.drivers.threads import ActorThread, DriverThread, EnvThread, LogEntry, LogThread
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy, parallel, queue_call_spec, sequential
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
 
 # The learner waits in slices of this length, so that signals and failures of other threads get through.
@@ -58,7 +59,7 @@ class AsyncOffPolicyDriver(Driver):
         random_seed: int | None = None,
         stepping: str = "auto",
         stall_timeout_secs: float = 300.0,
-        stop_timeout_secs: float = 5.0,
+        stop_timeout_secs: float = 4.0,
     ) -> None:
         """Checks everything and builds queues; threads start at `start()`.
 
@@ -79,59 +80,42 @@ class AsyncOffPolicyDriver(Driver):
           max_policy_lag: segments with an older step than this many versions are dropped and counted.
           random_seed: seeds action sampling and shuffling; None draws one.
           stepping: "graph" steps environments inside traced code, "host" in Python, "auto" measures and chooses for each.
-          stall_timeout_secs: an environment step or an observer that takes longer, or a learner that waits longer for a
-            batch, ends the run with an error.
-          stop_timeout_secs: how long `stop()` waits for threads.
+          stall_timeout_secs: a step or reset of an environment, or an observer, that takes longer, or a learner that
+            waits longer for a batch, ends the run with an error.
+          stop_timeout_secs: how long `stop()` waits for threads; for one that has stalled it does not wait.
 
         Raises:
           ValueError: sizes, specs or options that do not fit together; the message names them.
         """
+        _check_options(stepping, mode, max_policy_lag)
         if algorithm is None:
             raise ValueError("AsyncOffPolicyDriver needs an algorithm.")
-        if stepping not in STEPPING:
-            raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
-        if max_policy_lag is not None and max_policy_lag < 0:
-            raise ValueError(f"max_policy_lag must be 0 or more, got {max_policy_lag}.")
-        if max_policy_lag is not None and mode != "async":
-            raise ValueError(f"max_policy_lag={max_policy_lag} is for mode 'async': in mode {mode!r} the lag is fixed.")
         count = _count(envs, env_f, num_envs)
         check_sizes(count, 1, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
         _check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
         self._envs = _environments(envs, env_f, count, algorithm)
-        batch_size = self._envs[0].batch_size
-        super().__init__(algorithm, count, batch_size, observers, metrics)
-        self._batch_size = batch_size
+        self._batch_size = self._envs[0].batch_size
+        super().__init__(algorithm, count, self._batch_size, observers, metrics)
         self._unroll_length = unroll_length
         self._learn_queue_cap = learn_queue_cap
         self._num_actor_queues = num_actor_queues
         self._max_policy_lag = max_policy_lag
         self._stall_timeout_secs = stall_timeout_secs
         self._stop_timeout_secs = stop_timeout_secs
-        algorithm.set_exp_replayer(exp_replayer, count * batch_size, count, unroll_length, learn_queue_cap)
+        algorithm.set_exp_replayer(exp_replayer, count * self._batch_size, count, unroll_length, learn_queue_cap)
         if random_seed is not None:
             algorithm.set_seed(random_seed)
 
         self._coord = Coordinator()
         self._store = PolicyStore(algorithm.acting_variables())
         self._pacer = Pacer(mode, count, learn_queue_cap, self._store)
-        spec = algorithm.experience_spec
-        self._queues = TFQueues(
-            count,
-            batch_size,
-            learn_queue_cap,
-            actor_queue_cap,
-            algorithm.transformed_time_step_spec,
-            PolicyStep(spec.action, algorithm.train_state_spec, spec.rollout_info),
-            unroll_length,
-            num_actor_queues,
-            algorithm.train_state_spec,
-        )
+        self._queues = self._make_queues(actor_queue_cap)
         self._coord.on_stop(self._queues.close_all)
         self._coord.on_stop(self._pacer.close)
         self._lag = LagStats()
         self._seeds = driver_seeds(random_seed, algorithm)
         self._collectors = self._make_collectors(stepping)
-        self._threads: list[threading.Thread] = []
+        self._threads: list[DriverThread] = []
         self._log_thread: LogThread | None = None
         # Re-entrant: a signal handler may call stop() while the same thread is in it.
         self._stop_lock = threading.RLock()
@@ -139,12 +123,27 @@ class AsyncOffPolicyDriver(Driver):
         self._pending: list[Segment] = []
         self._requested = False
         self._unlogged: LogEntry | None = None
-        self._waiting_since = 0.0
+        self._waiting_since = self._waited_secs = 0.0
         self._steppers: list[Callable[..., Any]] = []
         self._state = "new"
         self._raised: BaseException | None = None
         self._dropped_steps = 0
         self._steps = 0
+
+    def _make_queues(self, actor_queue_cap: int) -> TFQueues:
+        algorithm = self._algorithm
+        spec = algorithm.experience_spec
+        return TFQueues(
+            len(self._envs),
+            self._batch_size,
+            self._learn_queue_cap,
+            actor_queue_cap,
+            algorithm.transformed_time_step_spec,
+            PolicyStep(spec.action, algorithm.train_state_spec, spec.rollout_info),
+            self._unroll_length,
+            self._num_actor_queues,
+            algorithm.train_state_spec,
+        )
 
     def _make_collectors(self, stepping: str) -> list[Collector]:
         queues, collectors = self._queues, []
@@ -237,16 +236,14 @@ class AsyncOffPolicyDriver(Driver):
         # Only the learner fills the log queue, and it fills it no more.
         self._queues.log_queue.close()
         deadline = time.monotonic() + self._stop_timeout_secs
-        threads = [t for t in [*self._threads, self._log_thread] if t is not None and t.ident is not None]
+        threads = [t for t in self._all_threads() if t.ident is not None and t is not threading.current_thread()]
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.1, deadline - time.monotonic()))
+            thread.join(0.1 if self._has_stalled(thread) else max(0.1, deadline - time.monotonic()))
         for thread in threads:
-            if thread.is_alive() and thread is not threading.current_thread():
+            if thread.is_alive():
                 logging.warning(
-                    "%s did not end within %.0f s and is left behind (%s, %d segments not logged).",
+                    "%s has not ended and is left behind (%s, %d segments not logged).",
                     thread.name,
-                    self._stop_timeout_secs,
                     self._who_is_busy(),
                     self._queues.log_queue.size(),
                 )
@@ -254,6 +251,11 @@ class AsyncOffPolicyDriver(Driver):
         for collector in self._collectors:
             if collector.thread not in started:
                 collector.close()
+
+    @property
+    def reproducible(self) -> bool:
+        """True in modes "lockstep" and "sync"."""
+        return self._pacer.paced
 
     # ---- learner's side ----
 
@@ -294,6 +296,7 @@ class AsyncOffPolicyDriver(Driver):
             self._waiting_since = time.monotonic()
             while len(self._pending) < self._learn_queue_cap:
                 self._take(self._learn_queue_cap - len(self._pending))
+            self._waited_secs += time.monotonic() - self._waiting_since
             with sequential():
                 exp = stack_segments([s.experience for s in self._pending])
             # An interrupt before this line loses nothing: the next call goes on with what is pending.
@@ -339,22 +342,22 @@ class AsyncOffPolicyDriver(Driver):
 
     def _check_stall(self) -> None:
         """Ends the run when a step of an environment, or an observer, takes longer than allowed."""
-        now = time.monotonic()
-        assert self._log_thread is not None
-        busy = [(f"environment {c.thread}", c.busy_since) for c in self._collectors]
-        busy.append(("an observer or metric", self._log_thread.busy_since))
-        for name, since in busy:
-            if since is not None and now - since > self._stall_timeout_secs:
+        for thread in self._all_threads():
+            if self._has_stalled(thread):
                 error = TimeoutError(
-                    f"{name} has not returned for {now - since:.0f} s (stall_timeout_secs={self._stall_timeout_secs:g}): "
-                    "it hangs, or needs a longer limit."
+                    f"{thread.works_on} has not returned for {thread.busy_secs:.0f} s "
+                    f"(stall_timeout_secs={self._stall_timeout_secs:g}): it hangs, or needs a longer limit."
                 )
                 self._coord.request_stop(error)
 
+    def _all_threads(self) -> list[DriverThread]:
+        return self._threads if self._log_thread is None else [*self._threads, self._log_thread]
+
+    def _has_stalled(self, thread: DriverThread) -> bool:
+        return thread.busy_secs > self._stall_timeout_secs
+
     def _who_is_busy(self) -> str:
-        busy = [f"environment {c.thread} is in a step" for c in self._collectors if c.busy_since is not None]
-        if self._log_thread is not None and self._log_thread.busy_since is not None:
-            busy.append("an observer or metric is running")
+        busy = [f"{t.works_on} is running" for t in self._all_threads() if t.busy_secs]
         return ", ".join(busy) or "nothing known"
 
     # ---- telling ----
@@ -369,13 +372,26 @@ class AsyncOffPolicyDriver(Driver):
             "log_queue_fill": self._queues.log_queue.size() / self._queues.log_queue.capacity,
             "log_queue_wait_secs": self._queues.log_queue.waited_secs,
             "dropped_steps": float(self._dropped_steps),
-            "restarts": float(sum(getattr(env, "restarts", 0) for env in self._envs)),
+            "restarts": float(sum(restarts(env) for env in self._envs)),
             "env_step_ms": 1e3 * sum(c.step_secs for c in collectors) / len(collectors),
             **self._lag.stats(),
         }
 
+    def timings(self) -> Timings:
+        """What the time went to so far: the learner's, and that of all environment threads together."""
+        collectors = self._collectors
+        stepping = sum(c.env_secs for c in collectors)
+        return Timings(
+            training=self._algorithm.train_secs,
+            waiting_for_data=self._waited_secs,
+            environment=stepping,
+            inference=max(0.0, sum(c.collect_secs for c in collectors) - stepping),
+            waiting_for_learner=sum(c.held_secs for c in collectors),
+            threads=len(collectors),
+        )
+
     def lag_histogram(self) -> np.ndarray:
-        """int64 [n]: how many acting steps had lag 0, 1, ..., n-1 (the last: n-1 or more)."""
+        """See `Driver.lag_histogram`."""
         return self._lag.histogram
 
     def describe(self) -> str:
@@ -392,6 +408,17 @@ class AsyncOffPolicyDriver(Driver):
             for c in self._collectors
         )
         return f"{len(self._envs)} environments of batch {self._batch_size}, {acting}; {how}."
+
+
+def _check_options(stepping: str, mode: str, max_policy_lag: int | None) -> None:
+    if stepping not in STEPPING:
+        raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}.")
+    if max_policy_lag is not None and max_policy_lag < 0:
+        raise ValueError(f"max_policy_lag must be 0 or more, got {max_policy_lag}.")
+    if max_policy_lag is not None and mode != "async":
+        raise ValueError(f"max_policy_lag={max_policy_lag} is for mode 'async': in mode {mode!r} the lag is fixed.")
 
 
 def _count(envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None) -> int:
@@ -429,8 +456,6 @@ def _environments(
 
 
 def _check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: int, num_actor_queues: int) -> None:
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}.")
     if mode == "async" or num_actor_queues == 0:
         return
     if actor_queue_cap * num_actor_queues != num_envs or learn_queue_cap % num_envs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tf_agents.environments import tf_py_environment
 from tf_agents.specs import tensor_spec
@@ -12,6 +13,7 @@ from tf_agents.specs import tensor_spec
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.metrics import AverageEpisodeLengthMetric, AverageReturnMetric, EnvironmentSteps, NumberOfEpisodes
+from alf.metrics.time_shares import Timings
 
 
 def batched(env: Any) -> BatchedEnvironment:
@@ -27,6 +29,11 @@ def batched(env: Any) -> BatchedEnvironment:
             f"{type(env).__name__} is not a batched environment: make one with alf.environments.create_environment."
         )
     return env
+
+
+def restarts(env: Any) -> int:
+    """How often `env` was rebuilt after it failed; 0 for a batched environment that is not of alf."""
+    return env.restarts if isinstance(env, BatchedEnvironment) else 0
 
 
 def check_env(env: BatchedEnvironment, algorithm: RLAlgorithm, name: str = "The environment") -> None:
@@ -88,6 +95,23 @@ class Driver:
     def stats(self) -> dict[str, float]:
         """Scalars about the driver itself; empty where there is nothing to say."""
         return {}
+
+    def timings(self) -> Timings | None:
+        """What the time went to so far; None where it is not measured."""
+        return None
+
+    def lag_histogram(self) -> np.ndarray | None:
+        """int64 [n]: how many acting steps had lag 0, 1, ..., n-1 (the last: n-1 or more); None where there is no lag."""
+        return None
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether what is collected follows from the seeds alone, whatever the speed of the machine."""
+        return True
+
+    def adopt(self, previous: Driver) -> None:
+        """Goes on counting with the metrics and observers of a driver that has stopped; to be called before `start`."""
+        self._metrics, self._observers = previous._metrics, previous._observers
 
     def start(self) -> None:
         """Starts what the driver runs in the background."""

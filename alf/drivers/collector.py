@@ -55,6 +55,8 @@ class Collector:
         self.stepping = stepping
         self.failure: BaseException | None = None
         self.step_secs = 0.0
+        # Seconds since the start: in steps of the environment; collecting, steps included; waiting for the learner.
+        self.env_secs = self.collect_secs = self.held_secs = 0.0
         self.busy_since: float | None = None
         self._constants = (tf.constant(thread), tf.constant(first_env_id))
         self._handles = tuple(handles)
@@ -72,8 +74,9 @@ class Collector:
           StopUnroll: the driver is stopping.
           Exception: what the environment raised.
         """
+        self.failure = None
         if self._carry is None:
-            self._carry = unroller.initial_carry(self._own(self._guarded(self.env.reset)))
+            self._carry = unroller.initial_carry(self._guarded(self.env.reset))
         seed = self._rng.integers(0, 2**30, 2, dtype=np.int32)
         thread, first_env_id = self._constants
         # An actor has weights of its own.
@@ -81,6 +84,7 @@ class Collector:
         call = Call(
             weights, tf.constant(snapshot.version, tf.int64), self._handles, tf.constant(seed), thread, first_env_id
         )
+        begin = time.monotonic()
         try:
             if self.stepping == "graph":
                 segment, self._carry = unroller.unroll(call, self._carry, self._should_stop)
@@ -96,6 +100,7 @@ class Collector:
             if self.failure is not None:
                 raise self.failure from None
             raise
+        self.collect_secs += time.monotonic() - begin
         return segment
 
     def step(self, action: Any) -> TimeStep:
@@ -104,15 +109,12 @@ class Collector:
             self.failure = StopUnroll()
             raise self.failure
         begin = time.monotonic()
-        self.busy_since = begin
-        try:
-            time_step = self._own(self._guarded(self.env.step, action))
-        finally:
-            self.busy_since = None
+        time_step = self._guarded(self.env.step, action)
         secs = time.monotonic() - begin
         self._steps += 1
         # A moving average that starts as a plain one.
         self.step_secs += max(0.1, 1 / self._steps) * (secs - self.step_secs)
+        self.env_secs += secs
         return time_step
 
     def step_flat(self, *flat_action: np.ndarray) -> list[np.ndarray]:
@@ -123,11 +125,14 @@ class Collector:
         return [control_of(time_step), *tf.nest.flatten(time_step.observation)]
 
     def _guarded(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:
+        self.busy_since = time.monotonic()
         try:
-            return function(*args)
+            return self._own(function(*args))
         except BaseException as e:
             self.failure = e
             raise
+        finally:
+            self.busy_since = None
 
     def _own(self, time_step: TimeStep) -> TimeStep:
         """`time_step` with an observation that the environment does not write to again.

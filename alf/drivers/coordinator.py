@@ -10,7 +10,8 @@ class Coordinator:
     """The stop token of a set of threads, and the first exception any of them raised."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may stop the driver while the same thread is in here.
+        self._lock = threading.RLock()
         self._stop = threading.Event()
         self._exception: BaseException | None = None
         self._on_stop: list[Callable[[], None]] = []
@@ -23,18 +24,22 @@ class Coordinator:
         """Whether a stop was requested."""
         return self._stop.is_set()
 
-    def request_stop(self, exception: BaseException | None = None) -> None:
+    def request_stop(self, exception: BaseException | None = None) -> bool:
         """Asks all threads to end; the first exception given before any stop request is kept.
 
         What threads raise after a stop was requested is fallout of the stop and is not kept.
+
+        Returns:
+          whether this was the first request.
         """
         with self._lock:
             if self._stop.is_set():
-                return
+                return False
             self._exception = exception
             self._stop.set()
         for wake in self._on_stop:
             wake()
+        return True
 
     def keep(self, exception: BaseException) -> None:
         """Keeps an exception of what still runs after a stop, if there is none yet."""

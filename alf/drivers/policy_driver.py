@@ -14,9 +14,10 @@ from tf_agents.trajectories import trajectory
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, ON_POLICY_TRAINING, RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep, TimeStep
 from alf.drivers.base import Driver, batched, check_env
+from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, reading
 from alf.drivers.unroll import sequential, zero_at_first
 from alf.utils import rng
-from alf.utils.common import reset_state_at_first, zeros_from_spec
+from alf.utils.common import add_outer_dims, reset_state_at_first, zeros_from_spec
 
 PREDICT = 2
 
@@ -65,6 +66,24 @@ class PolicyDriver(Driver):
         self._predicts = mode == PREDICT
         self._rng = np.random.default_rng(random_seed)
         self._act = tf.function(self._act_once, autograph=False)
+        self._store: PolicyStore | None = None
+        self._weights: tuple[tf.Tensor, ...] = ()
+
+    def freeze(self) -> None:
+        """Acts by the weights of this moment from now on, whatever is learned meanwhile.
+
+        Called in the learner's thread between two updates; the driver may then be used in another thread.
+
+        Raises:
+          ValueError: acting reads variables in a way that would meet the live ones.
+        """
+        if self._store is None:
+            self._store = PolicyStore(self._variables_read())
+            weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._store.variables)
+            frozen = tf.function(self._act_frozen, autograph=False)
+            self._act = frozen.get_concrete_function(*self._act_specs(), weights)
+            check_reads_no_variable(self._act)
+        self._weights = self._store.publish(self._store.version + 1).weights
 
     def get_initial_time_step(self) -> ActionTimeStep:
         """Resets the environment: the first time step [B, ...] of new episodes."""
@@ -115,7 +134,7 @@ class PolicyDriver(Driver):
     def _step(self, time_step: ActionTimeStep, state: Nest) -> tuple[ActionTimeStep, Nest]:
         seed = tf.constant(self._rng.integers(0, 2**30, 2, dtype=np.int32))
         with sequential():
-            policy_step = self._act(time_step, state, seed)
+            policy_step = self._act(time_step, state, seed, *([self._weights] if self._store else []))
         action = tf.nest.map_structure(lambda a: a.numpy(), policy_step.action)
         following = self._env.step(action)
         step = trajectory.Trajectory(
@@ -130,6 +149,24 @@ class PolicyDriver(Driver):
         for listener in [*self._metrics, *self._observers]:
             listener(step)
         return _action_time_step(following, policy_step.action), policy_step.state
+
+    def _act_specs(self) -> tuple[Nest, ...]:
+        algorithm, rows = self._algorithm, [self._env.batch_size]
+        state = algorithm.predict_state_spec if self._predicts else algorithm.train_state_spec
+        seed = tf.TensorSpec([2], tf.int32)
+        return add_outer_dims(algorithm.time_step_spec, rows), add_outer_dims(state, rows), seed
+
+    def _variables_read(self) -> list[tf.Variable]:
+        live = tf.function(self._act_once, autograph=False).get_concrete_function(*self._act_specs())
+        read = {v.ref() for v in live.graph.variables}
+        return [v for v in self._algorithm.variables if v.ref() in read]
+
+    def _act_frozen(
+        self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor, weights: tuple[tf.Tensor, ...]
+    ) -> PolicyStep:
+        assert self._store is not None
+        with reading(self._store.variables, weights):
+            return self._act_once(time_step, state, seed)
 
     def _act_once(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:
         time_step = self._algorithm.transform_timestep(time_step)

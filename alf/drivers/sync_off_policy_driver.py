@@ -10,12 +10,14 @@ import gin
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, Nest
-from alf.drivers.base import Driver, batched, check_env
+from alf.drivers.base import Driver, batched, check_env, restarts
 from alf.drivers.collector import Collector, driver_seeds
 from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import check_sizes
+from alf.drivers.random_policy import random_policy
 from alf.drivers.threads import feed
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy
+from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
 
 
@@ -65,7 +67,7 @@ class SyncOffPolicyDriver(Driver):
         self._store = PolicyStore(algorithm.acting_variables())
         seed = driver_seeds(random_seed, algorithm)
         self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping)
-        self._unroller: Unroller | None = None
+        self._unrollers: dict[bool, Unroller] = {}
         self._position: tuple[ActionTimeStep, Nest] | None = None
         self._steps = 0
         self._steppers: list[Callable[..., Any]] = []
@@ -96,15 +98,27 @@ class SyncOffPolicyDriver(Driver):
         assert self._position is not None
         return self._position
 
+    def gather(self, at_random: bool = False) -> int:
+        """Collects one segment and has the algorithm observe it; nothing is learned from it here.
+
+        Args:
+          at_random: act at random within the action specs instead of by the policy.
+
+        Returns:
+          its steps, T * B.
+        """
+        self._observe([self._next_segment(at_random)])
+        return self._unroll_length * self._batch_size
+
     def _collect(self, segments: int) -> None:
         """Collects `segments` segments, and has the algorithm observe them as one batch."""
         self._observe([self._next_segment() for _ in range(segments)])
 
-    def _next_segment(self) -> Segment:
-        if self._unroller is None:
-            self._unroller = self._trace()
+    def _next_segment(self, at_random: bool = False) -> Segment:
+        if at_random not in self._unrollers:
+            self._unrollers[at_random] = self._trace(at_random)
         snapshot = self._store.publish(int(self._algorithm.iterations))
-        segment = self._collector.collect(self._unroller, snapshot)
+        segment = self._collector.collect(self._unrollers[at_random], snapshot)
         feed(self._metrics, self._observers, segment)
         bootstrap = segment.experience.bootstrap
         self._position = (bootstrap.time_step, bootstrap.state)
@@ -114,30 +128,48 @@ class SyncOffPolicyDriver(Driver):
     def _observe(self, segments: list[Segment]) -> None:
         self._algorithm.observe(stack_segments([segment.experience for segment in segments]))
 
-    def _trace(self) -> Unroller:
+    def _trace(self, at_random: bool) -> Unroller:
         variables, collector = self._store.variables, self._collector
         # TensorFlow keeps what a graph calls for ever: it gets a list that stop() empties.
         steppers = self._steppers
         steppers[:] = [collector.step_flat]
+        policy = inline_policy(self._algorithm, variables)
         unroller = Unroller(
             self._algorithm,
             self._batch_size,
             self._unroll_length,
-            inline_policy(self._algorithm, variables),
+            random_policy(policy, self._algorithm.action_spec) if at_random else policy,
             inline_call_spec(variables),
             lambda thread, *action: steppers[int(thread)](*action),
         )
         unroller.trace(["graph", "host"] if collector.stepping == "auto" else [collector.stepping])
         return unroller
 
+    def adopt(self, previous: Driver) -> None:
+        """See `Driver.adopt`; what the other driver has traced is used again."""
+        super().adopt(previous)
+        if isinstance(previous, SyncOffPolicyDriver) and previous._unrollers:
+            self._unrollers, self._steppers = previous._unrollers, previous._steppers
+            self._steppers[:] = [self._collector.step_flat]
+            self._steps = previous._steps
+
     def stats(self) -> dict[str, float]:
         """Steps, restarts and step time."""
         return {
             "env_steps": float(self._steps),
             "policy_version": float(int(self._algorithm.iterations)),
-            "restarts": float(getattr(self._collector.env, "restarts", 0)),
+            "restarts": float(restarts(self._collector.env)),
             "env_step_ms": 1e3 * self._collector.step_secs,
         }
+
+    def timings(self) -> Timings:
+        """What the time went to so far."""
+        collector = self._collector
+        return Timings(
+            training=self._algorithm.train_secs,
+            environment=collector.env_secs,
+            inference=max(0.0, collector.collect_secs - collector.env_secs),
+        )
 
     def stop(self) -> None:
         """Closes the environment; may be called any number of times."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from tensorflow.python.eager import context
 from tf_agents.trajectories import trajectory
 
@@ -24,14 +25,28 @@ from alf.drivers.unroll import Segment, StopUnroll, Unroller
 _STOPPED = (QueueClosed, StopUnroll, tf.errors.CancelledError, tf.errors.OutOfRangeError)
 
 
-class _DriverThread(threading.Thread):
-    """A thread whose first error stops all threads of the driver."""
+class DriverThread(threading.Thread):
+    """A thread whose first error stops all threads of the driver.
 
-    def __init__(self, name: str, coord: Coordinator) -> None:
+    Attributes:
+      works_on: whose code it runs that may hang, for messages.
+    """
+
+    def __init__(self, name: str, coord: Coordinator, works_on: str) -> None:
         # A thread stuck in an environment must not keep the interpreter from ending; stop() joins all others.
         super().__init__(name=name, daemon=True)
+        self.works_on = works_on
         self._coord = coord
         self._device = context.context().device_name
+
+    @property
+    def busy_secs(self) -> float:
+        """How long what it works on has been running by now; 0 while it is not."""
+        since = self._busy_since()
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _busy_since(self) -> float | None:
+        return None
 
     def run(self) -> None:
         """Works until the coordinator stops."""
@@ -39,7 +54,8 @@ class _DriverThread(threading.Thread):
             with tf.device(self._device):
                 self._work()
         except BaseException as e:  # whatever it is, the learner has to hear of it
-            self._coord.request_stop(e)
+            if not self._coord.request_stop(e) and not isinstance(e, _STOPPED):
+                logging.warning("%s failed while the driver was stopping: %s: %s", self.name, type(e).__name__, e)
         finally:
             self._leave()
 
@@ -50,7 +66,7 @@ class _DriverThread(threading.Thread):
         """Frees what the thread owns."""
 
 
-class EnvThread(_DriverThread):
+class EnvThread(DriverThread):
     """Steps one batched environment and ships its segments to the learner."""
 
     def __init__(
@@ -63,7 +79,7 @@ class EnvThread(_DriverThread):
         pacer: Pacer,
     ) -> None:
         """Creates the thread; the environment inside `collector` is its own from now on."""
-        super().__init__(name, coord)
+        super().__init__(name, coord, f"environment {collector.thread}")
         self.collector = collector
         self._queue = tf_queues.learn_queue
         self._unroller = unroller
@@ -72,16 +88,23 @@ class EnvThread(_DriverThread):
     def _work(self) -> None:
         thread, round_ = self.collector.thread, 0
         while not self._coord.should_stop():
+            asked = time.monotonic()
             snapshot = self._pacer.snapshot_for(thread, round_)
+            begun = time.monotonic()
             segment = self.collector.collect(self._unroller, snapshot)
+            ready = time.monotonic()
             self._pacer.deliver(thread, round_, functools.partial(self._queue.enqueue, LogEntry(thread, segment)))
+            self.collector.held_secs += begun - asked + time.monotonic() - ready
             round_ += 1
+
+    def _busy_since(self) -> float | None:
+        return self.collector.busy_since
 
     def _leave(self) -> None:
         self.collector.close()
 
 
-class ActorThread(_DriverThread):
+class ActorThread(DriverThread):
     """Answers the requests of one actor queue, A at a time."""
 
     def __init__(
@@ -95,7 +118,7 @@ class ActorThread(_DriverThread):
         unroll_length: int,
         seed: np.random.SeedSequence,
     ) -> None:
-        super().__init__(name, coord)
+        super().__init__(name, coord, "acting")
         self._server = server
         self._handle = tf_queues.actor_queues[id].handle
         self._first_thread = id
@@ -121,7 +144,7 @@ class LogEntry(NamedTuple):
     segment: Segment
 
 
-class LogThread(_DriverThread):
+class LogThread(DriverThread):
     """Feeds metrics and observers with every segment that the learner took, in order per environment."""
 
     def __init__(
@@ -133,11 +156,11 @@ class LogThread(_DriverThread):
         queue: SegmentQueue,
     ) -> None:
         """Creates the thread; metrics and observers are called as `m(trajectory [T, B, ...], env_thread_id)`."""
-        super().__init__(name, coord)
+        super().__init__(name, coord, "an observer or metric")
         self._observers = list(observers)
         self._metrics = list(metrics)
         self._queue = queue
-        self.busy_since: float | None = None
+        self._feeding_since: float | None = None
 
     @property
     def metrics(self) -> list[Any]:
@@ -150,14 +173,17 @@ class LogThread(_DriverThread):
                 entry = self._queue.dequeue()
             except QueueClosed:
                 return  # closed and drained
-            self.busy_since = time.monotonic()
+            self._feeding_since = time.monotonic()
             try:
                 feed(self._metrics, self._observers, entry.segment, entry.thread)
             except Exception as e:
                 # Draining after a stop goes on with the other segments; the error is told all the same.
                 self._coord.request_stop(e)
                 self._coord.keep(e)
-            self.busy_since = None
+            self._feeding_since = None
+
+    def _busy_since(self) -> float | None:
+        return self._feeding_since
 
 
 def feed(

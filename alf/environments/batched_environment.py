@@ -43,6 +43,11 @@ class BatchedEnvironment(py_environment.PyEnvironment):
         """How often an environment was rebuilt after it failed."""
         return 0
 
+    @property
+    def successes(self) -> np.ndarray | None:
+        """Bool [B]: which rows the last step was a success for, where the environment tells; None where it does not."""
+        return None
+
     @abc.abstractmethod
     def _reset(self) -> ts.TimeStep:
         """Starts B new episodes."""

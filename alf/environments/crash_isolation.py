@@ -93,6 +93,11 @@ class RestartingEnvironment(BatchedEnvironment):
         return self._restarts
 
     @property
+    def successes(self) -> np.ndarray | None:
+        """That of the environment."""
+        return None if self._pending else self._env.successes
+
+    @property
     def nonfinite_truncations(self) -> int:
         """How often all rows were truncated because of a NaN or infinity."""
         return self._nonfinite_truncations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,9 @@ from alf.environments.batched_environment import BatchedEnvironment
 
 # How often a row that is done as soon as it is reset is reset again before that is an error.
 _MAX_EMPTY_EPISODES = 10
+
+# Names under which environments tell in their info whether a step was a success.
+_SUCCESS = ("success", "is_success")
 
 RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -49,6 +52,7 @@ class GymnasiumEnvironment(BatchedEnvironment):
         self._batch_size = batch_size
         self._seeds = None if seeds is None else list(seeds)
         self._checked = False
+        self._info: Mapping[str, Any] = {}
 
     @property
     def batch_size(self) -> int:
@@ -62,6 +66,14 @@ class GymnasiumEnvironment(BatchedEnvironment):
     def action_spec(self) -> Any:
         """That of the action space; see `spaces.action_spec`."""
         return self._action_spec
+
+    @property
+    def successes(self) -> np.ndarray | None:
+        """Bool [B]: "success" or "is_success" in the info of the last step; None where it has neither."""
+        for name in _SUCCESS:
+            if name in self._info:
+                return np.broadcast_to(np.asarray(self._info[name], bool), [self._batch_size])
+        return None
 
     def _take_seeds(self) -> list[int] | None:
         seeds, self._seeds = self._seeds, None
@@ -114,7 +126,7 @@ class SingleEnvironment(GymnasiumEnvironment):
     def _step(self, action: Any) -> ts.TimeStep:
         if self._done:
             return self._reset()
-        observation, reward, terminated, truncated, _ = self._env.step(self._to_env(action))
+        observation, reward, terminated, truncated, self._info = self._env.step(self._to_env(action))
         self._done = bool(terminated or truncated)
         return ts.TimeStep(
             step_type=np.array([2 if self._done else 1], np.int32),
@@ -173,7 +185,7 @@ class VectorEnvironment(GymnasiumEnvironment):
 
     def _raw_step(self, action: Any) -> RawStep:
         """observation, reward float32 [B] (a fresh array), terminated, truncated and either of them, bool [B]."""
-        observation, reward, terminated, truncated, _ = self._step_env(action)
+        observation, reward, terminated, truncated, self._info = self._step_env(action)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         return observation, np.array(reward, np.float32), terminated, truncated, terminated | truncated
 

@@ -54,7 +54,7 @@ def create_environment(
       ValueError: there is no such environment, or an argument is out of its range.
     """
     size = 1 if nonparallel else num_parallel_environments
-    loader = _loader(env_load_fn, env_name)
+    loader = environment_loader(env_load_fn, env_name)
     scopes = gin.config.current_scope()
 
     def build(seed: Seed) -> BatchedEnvironment:
@@ -74,7 +74,8 @@ def create_environment(
     )
 
 
-def _loader(env_load_fn: Callable[[Any], Any], env_name: Any) -> EnvironmentLoader:
+def environment_loader(env_load_fn: Callable[[Any], Any], env_name: Any) -> EnvironmentLoader:
+    """What makes the environments that `create_environment` is asked for; the arguments are those of its."""
     loaded = env_load_fn(env_name)
     if isinstance(loaded, EnvironmentLoader):
         return loaded

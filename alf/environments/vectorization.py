@@ -69,6 +69,10 @@ class EnvironmentLoader:
             env = wrap(env)
         return env
 
+    def make_one(self, seed: int) -> Any:
+        """What `make` gives for one row, not adapted."""
+        return _call(self.make, 1, seed)
+
     def _make(self, size: int, seeds: list[int], kind: str, step_timeout_secs: float | None) -> BatchedEnvironment:
         if kind == "envpool":
             if self.make_envpool is None:

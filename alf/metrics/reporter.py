@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import gin
+import tensorflow as tf
+from absl import logging
 
-from alf.metrics.metrics import EnvironmentSteps, EpisodeAverage, NumberOfEpisodes, StepMetric
+from alf.metrics.episode_log import EpisodeLog, PerStep, Signal
+from alf.metrics.histogram import Histogram
+from alf.metrics.metrics import (
+    AverageEpisodeLengthMetric,
+    EnvironmentSteps,
+    EpisodeAverage,
+    NumberOfEpisodes,
+    StepMetric,
+)
 from alf.metrics.summary_writer import SummaryWriter
+from alf.metrics.tables import Value
+from alf.metrics.time_shares import Timings, shares
+from alf.metrics.user_stats import Aggregation, UserStats
+from alf.metrics.writers import STEP, Row, Writer, make_writers
 
 # Driver statistics that tell how old the acting weights were.
 _STALENESS = ("lag_mean", "lag_max", "dropped_steps", "policy_version")
@@ -17,31 +32,123 @@ _STALENESS = ("lag_mean", "lag_max", "dropped_steps", "policy_version")
 
 @gin.configurable(module="alf")
 class StatsReporter:
-    """Turns metrics, losses and driver statistics into TensorBoard scalars with the tags that TF-Agents uses."""
+    """Turns metrics, losses, driver statistics and user stats into rows, for TensorBoard, CSV and JSON lines alike.
 
-    def __init__(self, log_dir: str, summary_interval: int = 1, min_interval_secs: float = 2.0) -> None:
-        """Creates the reporter.
+    TensorBoard's scalars have the tags that TF-Agents uses. `write` is for one thread at a time, `add` for all.
+    A context manager: leaving the block writes what is held back.
+    """
+
+    def __init__(
+        self,
+        log_dir: str,
+        summary_interval: int = 1,
+        min_interval_secs: float = 2.0,
+        *,
+        formats: Sequence[str] = ("tensorboard", "csv", "jsonl"),
+        flush_secs: float = 1.0,
+        max_queue: int = 10,
+        log_episodes: bool = False,
+    ) -> None:
+        """Creates the reporter; files appear when there is something to write.
 
         Args:
-          log_dir: directory of the event file.
+          log_dir: directory of the event file, `stats.csv`, `stats.jsonl` and `episodes.csv`.
           summary_interval: iterations between two summaries, and
           min_interval_secs: seconds between them, both at least; a fast learner is not slowed by its summaries.
+          formats: which of "tensorboard", "csv", "jsonl" are written.
+          flush_secs: a summary is handed to the operating system at the latest so many seconds after the one before, and
+          max_queue: when so many are held back.
+          log_episodes: write a row for each episode, as `EpisodeLog` has it, once `episodes` observes a driver. Where
+            thousands of episodes end each second, this costs a few percent of the speed.
 
         Raises:
-          ValueError: summary_interval is below 1.
+          ValueError: summary_interval or max_queue is below 1, or a format is unknown.
         """
-        if summary_interval < 1:
-            raise ValueError(f"summary_interval={summary_interval} must be at least 1 iteration.")
-        self._writer = SummaryWriter(log_dir)
+        for name, value in (("summary_interval", summary_interval), ("max_queue", max_queue)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1.")
+        self._log_dir = log_dir
+        self._events = SummaryWriter(log_dir)
+        self._writers = make_writers(tuple(formats), log_dir, self._events)
         self._interval = summary_interval
         self._min_secs = min_interval_secs
+        self._flush_secs, self._max_queue = flush_secs, max_queue
+        self._held, self._flushed_at = 0, -float("inf")
+        self._broken: set[Writer] = set()
+        self._user = UserStats()
+        self._signals: dict[str, Signal] = {}
+        self._episodes = EpisodeLog(log_dir) if log_episodes else None
         self._last: tuple[int, float] | None = None
         self._last_rate: tuple[int, float] | None = None
+        self._last_timings: tuple[Timings, float] | None = None
+        self._last_ended: float | None = None
+        self._began = time.monotonic()
 
     @property
     def log_dir(self) -> str:
-        """Where the events go."""
-        return self._writer.log_dir
+        """Where everything goes."""
+        return self._log_dir
+
+    @property
+    def episodes(self) -> EpisodeLog | None:
+        """What writes a row for each episode: an observer for a driver; None without `log_episodes`."""
+        return self._episodes
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run so far, resumed parts included."""
+        return time.monotonic() - self._began
+
+    # ---- user stats ----
+
+    def add(
+        self,
+        name: str,
+        value: Any,
+        how: Aggregation | str = Aggregation.AVERAGE,
+        source: int | str | None = None,
+    ) -> None:
+        """Adds a value of a statistic of your own to the next summary; arguments and errors as in `UserStats.add`."""
+        self._user.add(name, value, how, source)
+
+    def register_signal(self, name: str, per_step: PerStep | None = None) -> Signal:
+        """Adds a signal, of which summaries and episode rows tell mean, deviation, maximum and minimum.
+
+        Args:
+          name: of the signal.
+          per_step: computes it from a trajectory [T, B], as [T, B]; each episode row then tells of its own steps. Without
+            it, values come by `add` of the result, and an episode row tells of those since the episode rows before.
+
+        Returns:
+          the signal; the same one when it is registered already.
+
+        Raises:
+          ValueError: `per_step` is given and episodes are not logged.
+        """
+        if per_step is not None and self._episodes is None:
+            raise ValueError(f"Signal {name!r} is computed for each episode: set StatsReporter.log_episodes = True.")
+        if name not in self._signals:
+            signal = Signal(name, per_step, lambda values: self.add(name, values, Aggregation.HISTOGRAM))
+            self._signals[name] = signal
+            if self._episodes is not None:
+                self._episodes.register(signal)
+        return self._signals[name]
+
+    # ---- rows ----
+
+    def resume(self, step: int) -> None:
+        """Goes on after a global step: what was written above it is removed, so that every x axis grows on.
+
+        Args:
+          step: the global step that the run resumes from; 0 starts anew.
+        """
+        seconds = 0.0
+        for writer in self._writers:
+            last = self._try(writer, lambda w: w.resume(step)) or {}
+            seconds = max(seconds, float(last.get("seconds") or 0.0))
+        if self._episodes is not None:
+            self._episodes.resume(step)
+        self._began = time.monotonic() - seconds
 
     def due(self, iteration: int) -> bool:
         """Whether a summary should be written after `iteration`; the first one is."""
@@ -58,52 +165,117 @@ class StatsReporter:
         losses: Mapping[str, Any] | None = None,
         stats: Mapping[str, float] | None = None,
         env_steps: int | None = None,
+        *,
+        timings: Timings | None = None,
+        histograms: Mapping[str, Histogram] | None = None,
     ) -> None:
-        """Writes a summary.
+        """Writes a summary, with all that was added since the last one.
 
         Args:
           iteration: of the trainer, for `due`.
           step: x axis, the global counter.
-          metrics: as `Metrics/<name>`, averages also against environment steps.
+          metrics: as `Metrics/<name>`, averages also against the other axes.
           losses: scalars or scalar tensors by name, as `Losses/<name>`.
           stats: of the driver, as `staleness/<name>` and `Driver/<name>`.
           env_steps: x axis of `Metrics_vs_EnvironmentSteps/<name>`.
+          timings: of the driver; the shares since the last summary are `Time/<name>`.
+          histograms: by tag.
         """
         now = time.monotonic()
         self._last = (iteration, now)
-        scalars, averages = _metric_scalars(metrics)
+        scalars, averages, episodes = self._metric_scalars(metrics)
         scalars.update((f"Losses/{name}", float(value)) for name, value in (losses or {}).items())
         for name, value in (stats or {}).items():
             scalars[f"staleness/{name}" if name in _STALENESS else f"Driver/{name}"] = float(value)
+        scalars.update(self._rates(step, timings, now))
+        user, user_histograms = self._user.drain()
+        axes: dict[str, Value] = {STEP: step, "iteration": iteration, "env_steps": env_steps, "episodes": episodes}
+        axes |= {"seconds": self.seconds, "wall_time": time.time()}
+        row = Row(axes, {**scalars, **user}, averages, {**(histograms or {}), **user_histograms})
+        for writer in self._writers:
+            self._try(writer, lambda w: w.write(row))
+        self._held += 1
+        if self._held >= self._max_queue or now - self._flushed_at >= self._flush_secs:
+            self.flush()
+
+    def _metric_scalars(self, metrics: Iterable[StepMetric]) -> tuple[dict[str, Value], dict[str, float], float | None]:
+        """All values by tag, the averages by name, and the episodes so far.
+
+        An average over no episode is left out, not shown as 0. In a stretch without a finished episode, the longest open
+        one is told.
+        """
+        scalars: dict[str, Value] = {}
+        averages: dict[str, float] = {}
+        ended, longest_open = None, None
+        for metric in metrics:
+            if isinstance(metric, (NumberOfEpisodes, EnvironmentSteps)):
+                scalars[f"Metrics/{metric.name}"] = float(metric.result())
+                ended = float(metric.result()) if isinstance(metric, NumberOfEpisodes) else ended
+                continue
+            if isinstance(metric, AverageEpisodeLengthMetric):
+                longest_open = metric.longest_open()
+            if isinstance(metric, EpisodeAverage):
+                if not metric.num_episodes():
+                    continue
+                scalars[f"Metrics/{metric.name}_std"] = metric.std()
+            averages[metric.name] = float(metric.result())
+        scalars.update((f"Metrics/{name}", value) for name, value in averages.items())
+        if ended is not None and longest_open is not None and ended == (self._last_ended or 0.0):
+            scalars["Metrics/LongestOpenEpisode"] = longest_open
+        self._last_ended = ended if ended is not None else self._last_ended
+        return scalars, averages, ended
+
+    def _rates(self, step: int, timings: Timings | None, now: float) -> dict[str, float]:
+        found: dict[str, float] = {}
         if self._last_rate is not None and now > self._last_rate[1]:
-            scalars["global_steps_per_sec"] = (step - self._last_rate[0]) / (now - self._last_rate[1])
+            found["global_steps_per_sec"] = (step - self._last_rate[0]) / (now - self._last_rate[1])
         self._last_rate = (step, now)
-        self._writer.scalars(scalars, step)
-        if env_steps is not None and averages:
-            against = {f"Metrics_vs_EnvironmentSteps/{name}": value for name, value in averages.items()}
-            self._writer.scalars(against, env_steps)
-        self._writer.flush()
+        if timings is not None:
+            if self._last_timings is not None:
+                before, then = self._last_timings
+                spent = shares(before, timings, now - then)
+                found.update((f"Time/{name}", share) for name, share in (spent.scalars() if spent else {}).items())
+            self._last_timings = (timings, now)
+        return found
 
     def text(self, tag: str, markdown: str, step: int) -> None:
-        """Writes a text at once."""
-        self._writer.text(tag, markdown, step)
-        self._writer.flush()
+        """Writes a text for TensorBoard at once."""
+        self._events.text(tag, markdown, step)
+        self._events.flush()
+
+    def hparams(self, values: Mapping[str, bool | int | float | str], group: str, step: int) -> None:
+        """Writes the settings of the run for TensorBoard at once; arguments as in `SummaryWriter.hparams`."""
+        self._events.hparams(values, group, step)
+        self._events.flush()
+
+    def flush(self) -> None:
+        """Hands all that is held back to the operating system."""
+        self._held, self._flushed_at = 0, time.monotonic()
+        for writer in self._writers:
+            self._try(writer, lambda w: w.flush())
+
+    def _try(self, writer: Writer, action: Callable[[Writer], Any]) -> Any:
+        """Does something with a writer. What a full disk keeps from being written is missing, and training goes on."""
+        try:
+            return action(writer)
+        except (OSError, tf.errors.OpError) as e:
+            if writer not in self._broken:
+                logging.warning("Statistics cannot be written and are missing in %s: %s", self._log_dir, e)
+            self._broken.add(writer)
+            return None
 
     def close(self) -> None:
-        """Flushes and closes the event file."""
-        self._writer.close()
+        """Writes all that is held back and closes the files; may be called any number of times."""
+        for writer in self._writers:
+            self._try(writer, lambda w: w.close())
+        self._events.close()
+        if self._episodes is not None:
+            self._episodes.close()
 
+    def __enter__(self) -> StatsReporter:
+        return self
 
-def _metric_scalars(metrics: Iterable[StepMetric]) -> tuple[dict[str, float], dict[str, float]]:
-    """All values by tag, and the averages by name. An average over no episode is left out, not shown as 0."""
-    scalars: dict[str, float] = {}
-    averages: dict[str, float] = {}
-    for metric in metrics:
-        if isinstance(metric, (NumberOfEpisodes, EnvironmentSteps)):
-            scalars[f"Metrics/{metric.name}"] = float(metric.result())
-            continue
-        if isinstance(metric, EpisodeAverage) and not metric.num_episodes():
-            continue
-        averages[metric.name] = float(metric.result())
-    scalars.update((f"Metrics/{name}", value) for name, value in averages.items())
-    return scalars, averages
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

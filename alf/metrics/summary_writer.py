@@ -14,6 +14,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from alf.metrics.histogram import Histogram
+
 _FILE_VERSION = "brain.Event:2"
 _numbers = itertools.count()
 
@@ -49,6 +51,39 @@ class SummaryWriter:
         summary = tf.compat.v1.Summary()
         tensor = tf.make_tensor_proto([markdown], dtype=tf.string)
         summary.value.add(tag=tag, tensor=tensor, metadata=metadata)
+        self._write(step=int(step), summary=summary)
+
+    def histogram(self, tag: str, histogram: Histogram, step: int) -> None:
+        """Writes a distribution; not flushed."""
+        summary = tf.compat.v1.Summary()
+        summary.value.add(tag=tag, histo=histogram.proto())
+        self._write(step=int(step), summary=summary)
+
+    def hparams(self, values: Mapping[str, bool | int | float | str], group: str, step: int) -> None:
+        """Writes the settings of a run for TensorBoard's HPARAMS page; not flushed.
+
+        Args:
+          values: by name.
+          group: runs of one group are repeats of the same settings.
+          step: the x value.
+        """
+        # They are small files of protocol buffers; the plugin's own functions would import Keras.
+        from tensorboard.plugins.hparams import plugin_data_pb2
+
+        info = plugin_data_pb2.SessionStartInfo(group_name=group, start_time_secs=time.time())
+        for name, value in values.items():
+            if isinstance(value, bool):
+                info.hparams[name].bool_value = value
+            elif isinstance(value, (int, float)):
+                info.hparams[name].number_value = value
+            else:
+                info.hparams[name].string_value = value
+        metadata = tf.compat.v1.SummaryMetadata()
+        metadata.plugin_data.plugin_name = "hparams"
+        metadata.plugin_data.content = plugin_data_pb2.HParamsPluginData(session_start_info=info).SerializeToString()
+        summary = tf.compat.v1.Summary()
+        nothing = tf.make_tensor_proto([], dtype=tf.float32)
+        summary.value.add(tag="_hparams_/session_start_info", metadata=metadata, tensor=nothing)
         self._write(step=int(step), summary=summary)
 
     def flush(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
-import re
-from collections.abc import Sequence
-from pathlib import Path
+import shutil
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,41 +15,18 @@ import tensorflow as tf
 from absl import logging
 
 from alf.metrics.metrics import StepMetric
+from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, checkpoint_name, files_of, leftovers
+from alf.trainers.counters import Counters as Counters
+from alf.trainers.retention import Retention, delete_files, delete_leftovers
+from alf.trainers.run_index import Record, RunIndex, now
+from alf.utils.files import sync
 
-_NAME = "ckpt"
+# What checkpoints of earlier versions do not hold.
+_ADDED_LATER = {"phases", "evaluations"}
 
 
 class CheckpointError(RuntimeError):
     """No checkpoint can be read, or it was written by a run of another kind."""
-
-
-class Counters(tf.Module):
-    """How far a run is, as variables, so that a resumed run counts on."""
-
-    def __init__(self) -> None:
-        super().__init__(name="Counters")
-        self.global_counter = _counter("global_counter")
-        self.iteration = _counter("iteration")
-        self.env_step = _counter("env_step")
-
-    @property
-    def global_steps(self) -> int:
-        """Iterations, or minibatches with update_counter_every_mini_batch; numbers checkpoints and summaries."""
-        return int(self.global_counter.numpy())
-
-    @property
-    def iterations(self) -> int:
-        """Iterations done."""
-        return int(self.iteration.numpy())
-
-    @property
-    def env_steps(self) -> int:
-        """Environment steps that the learner has got."""
-        return int(self.env_step.numpy())
-
-
-def _counter(name: str) -> tf.Variable:
-    return tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
 
 
 class MetricsState(tf.train.experimental.PythonState):
@@ -79,82 +57,294 @@ class MetricsState(tf.train.experimental.PythonState):
                 metric.load_state_dict({k: np.array(v) for k, v in self._restored[metric.name].items()})
 
 
-def checkpoint_numbers(directory: str) -> list[int]:
-    """The numbers of the checkpoints in a directory, in order."""
-    found = [re.fullmatch(rf"{_NAME}-(\d+)\.index", path.name) for path in Path(directory).glob(f"{_NAME}-*.index")]
-    return sorted(int(match[1]) for match in found if match)
-
-
 class Checkpointer:
-    """Saves objects as DIR/ckpt-<number>, keeps the newest few, and restores the newest that can be read."""
+    """Saves objects as DIR/ckpt-<step>, keeps the run index, and restores what is asked for.
 
-    def __init__(self, directory: str, objects: dict[str, Any], max_to_keep: int) -> None:
+    A checkpoint exists once the index lists it, which is written last: a crash at any instant of saving leaves the
+    earlier ones as they were and no record of the new one. Restoring writes nothing.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        objects: dict[str, Any],
+        max_to_keep: int | None = 20,
+        *,
+        milestones: int = 0,
+        keep_periodic: bool = False,
+        exporter: Callable[[str], Any] | None = None,
+    ) -> None:
         """Creates the checkpointer.
 
         Args:
-          directory: of the files; created at the first save.
-          objects: trackable TensorFlow objects by name. Their variables must exist before `restore`.
-          max_to_keep: how many checkpoints stay.
+          directory: of the files, made at the first save; ROOT/train/algorithm for a run whose index is in ROOT, any
+            other directory has its own index.
+          objects: trackable TensorFlow objects by name. Their variables must exist before `restore`. Those called
+            "counters" are written into the records.
+          max_to_keep: how many checkpoints stay, beside the best and milestones; None or 0 for all.
+          milestones: every k-th checkpoint stays for ever; 0 for none.
+          keep_periodic: the newest "periodic" checkpoint stays in any case, since a run goes on from such ones.
+          exporter: called with a directory that it makes and fills with files of the same moment, such as models. What
+            it raises is logged, and the checkpoint goes without them.
+
+        Raises:
+          ValueError: a number is negative.
         """
         self._directory = directory
+        self._root_dir, self._folder = _split(directory)
+        self._objects = dict(objects)
         self._checkpoint = tf.train.Checkpoint(**objects)
-        self._max_to_keep = max_to_keep
-        self._manager: tf.train.CheckpointManager | None = None
+        self._counters = objects.get("counters")
+        self._retention = Retention(max_to_keep, milestones, keep_periodic)
+        self.exporter = exporter
+        self._index: RunIndex | None = None
+        # The step whose checkpoint holds what the objects hold.
+        self._at: int | None = None
+        self._damaged: set[int] = set()
+        self._tidy = False
 
     @property
     def directory(self) -> str:
         """Where the files are."""
         return self._directory
 
-    def save(self, number: int) -> str:
-        """Writes a checkpoint; returns its path, without suffix."""
-        if self._manager is None:
-            self._manager = tf.train.CheckpointManager(
-                self._checkpoint, self._directory, max_to_keep=self._max_to_keep, checkpoint_name=_NAME
-            )
-        return self._manager.save(checkpoint_number=number)
+    @property
+    def index(self) -> RunIndex:
+        """The run index as this object knows it, read at first use; only one that saves may change it."""
+        if self._index is None:
+            self._index = RunIndex.load(self._root_dir, self._folder)
+        return self._index
 
-    def available(self) -> list[str]:
-        """Paths without suffix of the checkpoints in the directory, by number, the newest last."""
-        return [os.path.join(self._directory, f"{_NAME}-{n}") for n in checkpoint_numbers(self._directory)]
+    def save(
+        self,
+        step: int,
+        *,
+        reward: float | None = None,
+        reward_episodes: int = 0,
+        kinds: Sequence[str] = ("periodic",),
+    ) -> Record:
+        """Writes a checkpoint, then its record, then removes what retention lets go.
 
-    def restore(self, name: str | None = None) -> str | None:
-        """Restores the newest checkpoint that can be read, or the one called `name`.
+        Where this object has just saved or restored the same step, only the record changes.
+
+        Args:
+          step: number of the checkpoint; one that exists is replaced.
+          reward: mean return of what is saved, which decides about the best one; None where it is not known.
+          reward_episodes: how many episodes that mean is over.
+          kinds: why it is saved: "periodic", "final".
 
         Returns:
-          its path; None when there is none at all.
+          its record.
 
         Raises:
-          CheckpointError: `name` is not there or damaged, all are damaged, or one was written by another kind of run.
+          Exception: OSError or an error of TensorFlow: it could not be written, and the earlier ones are as they were.
         """
-        paths = self.available()
-        if name is not None:
-            named = [p for p in paths if os.path.basename(p) == os.path.basename(name)]
-            if not named:
-                there = ", ".join(os.path.basename(p) for p in paths) or "none"
-                raise CheckpointError(f"There is no checkpoint {name!r} in {self._directory}; there are: {there}.")
-            paths = named
-        for path in reversed(paths):
-            damage = _damage(path)
+        index = self.index
+        if reward is not None and not math.isfinite(reward):
+            reward = None
+        record = index.find(str(step))
+        if record is not None and step == self._at:
+            record = record.with_kinds(kinds)
+            if reward is not None:
+                record = dataclasses.replace(record, reward=float(reward), reward_episodes=reward_episodes)
+        else:
+            self._discard(step)
+            record = self._write(step, sorted(kinds), reward, reward_episodes)
+        self._commit(record)
+        self._at = step
+        return record
+
+    def judge(self, step: int, reward: float, reward_episodes: int) -> Record | None:
+        """Gives the record of a step its reward; returns it, or None where there is no such checkpoint.
+
+        Args:
+          step: number of the checkpoint.
+          reward: mean return of an evaluation of its weights.
+          reward_episodes: how many episodes that mean is over.
+
+        Raises:
+          OSError: the index cannot be written.
+        """
+        record = self.index.find(str(step))
+        if record is None:
+            return None
+        if math.isfinite(reward):
+            record = dataclasses.replace(record, reward=float(reward), reward_episodes=reward_episodes)
+            self._commit(record)
+        return record
+
+    def available(self) -> list[str]:
+        """Paths without suffix of the recorded checkpoints, the newest last."""
+        return [os.path.join(self._root_dir, r.prefix()) for r in self.index.records()]
+
+    def restore(self, which: str | None = "latest") -> str | None:
+        """Restores a checkpoint.
+
+        Args:
+          which: "latest" (or None): the newest that can be read; "periodic": the newest of that kind; "best", "final",
+            "<step>" or "ckpt-<step>": that one. Otherwise the path of a checkpoint, with or without suffix, or of a
+            directory with some.
+
+        Returns:
+          its path without suffix; None when the latest, or latest periodic, is asked for and there is none at all.
+
+        Raises:
+          CheckpointError: it is not there or damaged, all are damaged, or it was written by another kind of run.
+        """
+        which = which or "latest"
+        if os.sep in which:
+            source, name = locate(which)
+            if source is not None:
+                return Checkpointer(source, self._objects).restore(name)
+        if which in ("latest", "periodic"):
+            return self._restore_newest([r for r in self.index.records() if which == "latest" or which in r.kinds])
+        record = self.index.find(which)
+        if record is None:
+            there = ", ".join(r.name for r in self.index.records()) or "none"
+            raise CheckpointError(f"There is no checkpoint {which!r} in {self._directory}; there are: {there}.")
+        path = os.path.join(self._root_dir, record.prefix())
+        damage = damage_of(path)
+        if damage is not None:
+            raise CheckpointError(f"Checkpoint {path} cannot be read: {damage}")
+        return self._restore(record)
+
+    def _restore_newest(self, records: list[Record]) -> str | None:
+        for record in reversed(records):
+            path = os.path.join(self._root_dir, record.prefix())
+            damage = damage_of(path)
             if damage is None:
-                self._restore(path)
-                return path
+                return self._restore(record)
+            self._damaged.add(record.step)
             logging.warning("Checkpoint %s is damaged and was skipped: %s", path, damage)
-        if paths:
+        if records:
             raise CheckpointError(f"No checkpoint in {self._directory} can be read; delete them to start anew.")
         return None
 
-    def _restore(self, path: str) -> None:
+    def _restore(self, record: Record) -> str:
+        path = os.path.join(self._root_dir, record.prefix())
         try:
-            self._checkpoint.restore(path).assert_existing_objects_matched()
+            self._present(path).read(path).assert_existing_objects_matched()
         except (AssertionError, ValueError) as e:
             raise CheckpointError(
                 f"Checkpoint {path} does not fit this run, whose networks or optimisers are others: use the gin file "
                 f"it was made with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e
+        self._at = record.step
+        return path
+
+    def _present(self, path: str) -> tf.train.Checkpoint:
+        """The objects to restore from `path`: checkpoints of earlier versions have none of some."""
+        there = {key.split("/")[0] for key, _ in tf.train.list_variables(path)}
+        missing = (_ADDED_LATER & set(self._objects)) - there
+        if not missing:
+            return self._checkpoint
+        logging.warning(
+            "Checkpoint %s is of an earlier version and holds no %s.", path, " and no ".join(sorted(missing))
+        )
+        present = {name: value for name, value in self._objects.items() if name not in missing}
+        return tf.train.Checkpoint(**present)
+
+    # ---- saving ----
+
+    def _discard(self, step: int) -> None:
+        """Takes records out that a new checkpoint makes void, and removes files that belong to no record."""
+        index = self.index
+        void = [r for r in index.records() if r.step == step or r.step in self._damaged]
+        for record in void:
+            index.remove(record)
+        if void:
+            index.save()
+        self._damaged.clear()
+        if void or not self._tidy:
+            delete_leftovers(self._root_dir, leftovers(self._root_dir, [r.step for r in index.records()], self._folder))
+            self._tidy = True
+
+    def _write(self, step: int, kinds: list[str], reward: float | None, reward_episodes: int) -> Record:
+        name = checkpoint_name(step)
+        os.makedirs(self._directory, exist_ok=True)
+        try:
+            self._checkpoint.write(os.path.join(self._directory, name))
+            self._export(name)
+            files = files_of(self._root_dir, step, self._folder)
+            for place in {os.path.dirname(f) for f in files} | set(files):
+                sync(os.path.join(self._root_dir, place))
+        except BaseException:
+            # The next save tries to tidy up: a disk that is full gets its space back.
+            self._tidy = False
+            raise
+        counters = self._counters if isinstance(self._counters, Counters) else None
+        if self._retention.is_milestone(self.index.saves() + 1):
+            kinds = sorted({*kinds, "milestone"})
+        return Record(
+            name=name,
+            step=step,
+            env_steps=counters.env_steps if counters else 0,
+            iterations=counters.iterations if counters else 0,
+            files=files,
+            reward=None if reward is None else float(reward),
+            reward_episodes=reward_episodes,
+            created=now(),
+            kinds=kinds,
+        )
+
+    def _export(self, name: str) -> None:
+        if self.exporter is None:
+            return
+        directory = os.path.join(self._root_dir, MODELS_DIR, name)
+        try:
+            self.exporter(directory)
+        # Whatever goes wrong with a model, what was learned is saved.
+        except Exception as e:
+            logging.error("%s goes without exported models: %s: %s", name, type(e).__name__, e)
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _commit(self, record: Record) -> None:
+        """Writes the index with `record` and without those that retention lets go, whose files go after that."""
+        index = self.index
+        before, saves = index.records(), index.saves()
+        index.add(record)
+        gone = self._retention.superfluous(index.records())
+        for old in gone:
+            index.remove(old)
+        try:
+            index.save()
+        except BaseException:
+            index.reset(before, saves)
+            self._tidy = False
+            raise
+        for old in gone:
+            delete_files(self._root_dir, old, index.records())
 
 
-def _damage(path: str) -> str | None:
+def _split(directory: str) -> tuple[str, str]:
+    """The run's directory, and the place of `directory` in it."""
+    path = os.path.normpath(directory)
+    if path.endswith(os.sep + CHECKPOINT_DIR) or path == CHECKPOINT_DIR:
+        return path.removesuffix(CHECKPOINT_DIR).rstrip(os.sep) or (
+            os.sep if os.path.isabs(path) else "."
+        ), CHECKPOINT_DIR
+    return path, "."
+
+
+def locate(path: str) -> tuple[str | None, str]:
+    """The directory of checkpoints that a path means, and which one of them: "latest" or a name.
+
+    Args:
+      path: of a run, of a directory of checkpoints, or of one checkpoint with or without suffix.
+
+    Returns:
+      (directory, which); the directory is None where there is nothing of the kind.
+    """
+    path = os.path.normpath(os.path.expanduser(path))
+    if os.path.isdir(path):
+        below = os.path.join(path, CHECKPOINT_DIR)
+        return (below if os.path.isdir(below) else path), "latest"
+    directory, name = os.path.split(path)
+    name = name.removesuffix(".index").partition(".data-")[0]
+    return (directory, name) if os.path.isfile(os.path.join(directory, f"{name}.index")) else (None, name)
+
+
+def damage_of(path: str) -> str | None:
     """What is wrong with the files of a checkpoint, found by reading them whole; None when all is well."""
     try:
         reader = tf.train.load_checkpoint(path)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import gin
 
 from alf.utils.gin_utils import nearest
+
+if TYPE_CHECKING:
+    from alf.trainers.schedule import Schedule
+    from alf.trainers.stopping import StopCondition
 
 
 @gin.configurable(module="alf")
@@ -27,7 +31,7 @@ class TrainerConfig:
         use_rollout_state: bool = False,
         use_tf_functions: bool = True,
         checkpoint_interval: int = 1000,
-        checkpoint_max_to_keep: int = 20,
+        checkpoint_max_to_keep: int | None = 20,
         evaluate: bool = False,
         eval_interval: int = 10,
         epsilon_greedy: float = 0.1,
@@ -49,6 +53,18 @@ class TrainerConfig:
         num_envs: int = 1,
         *,
         strict: bool = False,
+        schedule: Schedule | None = None,
+        stop_conditions: Sequence[StopCondition] = (),
+        reward_success_threshold: float | None = None,
+        evaluate_beside: bool = False,
+        checkpoint_save_secs: float = 0.0,
+        checkpoint_env_steps: int = 0,
+        checkpoint_at_evaluation: bool = False,
+        checkpoint_milestones: int = 0,
+        initialize_from: str | None = None,
+        exact_resume: bool = False,
+        export_saved_model: bool = True,
+        export_onnx: bool = False,
     ) -> None:
         """Creates the settings.
 
@@ -63,16 +79,18 @@ class TrainerConfig:
           unroll_length: T, steps in a segment (on-policy: steps between two updates).
           use_rollout_state: start recurrent training from the recorded states.
           use_tf_functions: False runs everything eagerly, to debug.
-          checkpoint_interval: iterations between checkpoints; 0 writes one at the end only.
-          checkpoint_max_to_keep: older checkpoints are deleted.
+          checkpoint_interval: iterations between checkpoints; 0 writes none by iterations. One is written at the end in
+            any case.
+          checkpoint_max_to_keep: older checkpoints are deleted, but for the best and milestones; None or 0 keeps all.
           evaluate: play `num_eval_episodes` in an environment of its own every `eval_interval` iterations.
           eval_interval: see above.
           epsilon_greedy: chance of a sampled instead of the most likely action in evaluation.
           num_eval_episodes: see above.
           summary_interval: iterations between two summaries (which are at least some seconds apart).
           update_counter_every_mini_batch: count minibatches, not iterations, in the global counter.
-          summaries_flush_secs: accepted; every summary is flushed as it is written.
-          summary_max_queue: accepted; see above.
+          summaries_flush_secs: a summary is handed to the operating system at the latest so many seconds after the one
+            before; a run that ends, however it ends short of `kill -9`, writes all of them.
+          summary_max_queue: and when so many are held back.
           debug_summaries: report more about the inside of the losses.
           summarize_grads_and_vars: report norms of gradients and variables.
           summarize_action_distributions: report the parameters of the action distributions.
@@ -86,6 +104,27 @@ class TrainerConfig:
           num_envs: N, environment threads of the asynchronous driver, each with a batched environment of
             `create_environment.num_parallel_environments`.
           strict: make bindings that the first iteration has not used an error instead of a warning.
+          schedule: heat-up, training and evaluations in units of one's choice; takes the place of `num_iterations`,
+            `num_env_steps`, `evaluate`, `eval_interval` and `num_eval_episodes`, which have no effect then.
+          stop_conditions: such as `@SuccessRate()`, `@MeanReturn()`, `@Plateau()`, `@alf.TimeLimit()`; training ends when one
+            of them holds. All but the last one judge by evaluations.
+          reward_success_threshold: an evaluation episode with at least this return, as the environment gives rewards, is
+            a success; with None only those that the environment calls one.
+          evaluate_beside: evaluate in a thread of its own, by the weights of the moment when it begins, while training
+            goes on. One that is due while another one is running is left out.
+          checkpoint_save_secs: also save when so many seconds have passed since the last checkpoint; 0 for never.
+          checkpoint_env_steps: also save each time the environment steps pass a multiple of this; 0 for never.
+          checkpoint_at_evaluation: save at every evaluation, not only when its return is the best so far.
+          checkpoint_milestones: every k-th checkpoint is kept for ever; 0 for none.
+          initialize_from: a run or a checkpoint whose weights a new run begins with (`RUN:best` for its best one);
+            optimisers and counters are new, the source is only read. Without effect on a run that is resumed.
+          exact_resume: make a resumed run bit-identical to one that was never interrupted: at every periodic checkpoint
+            all episodes are cut, as truncated, and the environments made anew with seeds of `random_seed` and the
+            iteration. Costs that much time, and for asynchronous drivers about a second, a checkpoint. Needs
+            `random_seed`, and the mode "lockstep" or "sync" where collecting is asynchronous. A run that was
+            interrupted between two periodic checkpoints goes on from the first one.
+          export_saved_model: write with every checkpoint a TensorFlow SavedModel of the policy, which runs without alf.
+          export_onnx: write an ONNX model beside it, which needs the extra `onnx` and takes seconds a checkpoint.
 
         Raises:
           ValueError: a number is out of its range.
@@ -131,12 +170,39 @@ class TrainerConfig:
             value = values[name]
             if value is not None and value < least:
                 raise ValueError(f"TrainerConfig.{name}={value} must be at least {least}.")
-        if not values["num_iterations"] and not values["num_env_steps"]:
+        self._check_schedule(values)
+        if values["schedule"] is None and not values["num_iterations"] and not values["num_env_steps"]:
             raise ValueError(
                 "TrainerConfig: num_iterations and num_env_steps are both 0, so training would never end; set one."
             )
+        if values["exact_resume"] and values["random_seed"] is None:
+            raise ValueError(
+                "TrainerConfig.exact_resume needs random_seed, of which a resumed run makes the same numbers."
+            )
+        if values["exact_resume"] and values["checkpoint_save_secs"]:
+            raise ValueError(
+                f"TrainerConfig.checkpoint_save_secs={values['checkpoint_save_secs']} follows the clock, so no run could be "
+                "repeated with exact_resume: use checkpoint_interval or checkpoint_env_steps."
+            )
         if not 0.0 <= values["epsilon_greedy"] <= 1.0:
             raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
+
+    def _check_schedule(self, values: dict[str, Any]) -> None:
+        schedule, conditions = values["schedule"], values["stop_conditions"]
+        if schedule is not None and not schedule.improve_steps and not conditions:
+            raise ValueError(
+                "TrainerConfig.schedule has no improve_steps, so training would never end; set them, or stop_conditions."
+            )
+        if callable(conditions) or not all(callable(condition) for condition in conditions):
+            raise ValueError(
+                f"TrainerConfig.stop_conditions={conditions!r} must be a list of conditions, such as [@alf.TimeLimit()]."
+            )
+        evaluates = values["evaluate"] if schedule is None else schedule.period is not None
+        if values["evaluate_beside"] and not evaluates:
+            raise ValueError(
+                "TrainerConfig.evaluate_beside=True has nothing to evaluate: set evaluate=True, or a schedule with "
+                "steps_between_evaluation_periods."
+            )
 
 
 _FIELDS = [p for p in inspect.signature(TrainerConfig.__init__).parameters if p != "self"]
@@ -145,10 +211,15 @@ _LEAST = {
     "num_env_steps": 0,
     "unroll_length": 1,
     "checkpoint_interval": 0,
-    "checkpoint_max_to_keep": 1,
+    "checkpoint_max_to_keep": 0,
+    "checkpoint_save_secs": 0,
+    "checkpoint_env_steps": 0,
+    "checkpoint_milestones": 0,
     "eval_interval": 1,
     "num_eval_episodes": 1,
     "summary_interval": 1,
+    "summaries_flush_secs": 0,
+    "summary_max_queue": 1,
     "num_steps_per_iter": 1,
     "initial_collect_steps": 0,
     "num_updates_per_train_step": 1,

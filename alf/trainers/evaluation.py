@@ -2,22 +2,140 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+from absl import logging
+
 from alf.algorithms.rl_algorithm import RLAlgorithm
+from alf.data_structures import StepType
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.metrics.metrics import AverageEpisodeLengthMetric, AverageReturnMetric
 from alf.metrics.summary_writer import SummaryWriter
+from alf.trainers.counts import Count, EnvironmentEpisodes
+
+_LAST = int(StepType.LAST)
+
+# How many evaluations a run remembers.
+KEPT_EVALUATIONS = 1000
 
 
 class Evaluation(NamedTuple):
-    """What some episodes came to."""
+    """What some episodes came to.
+
+    Attributes:
+      episodes: how many have ended; without any, the four numbers that follow are NaN.
+      average_return: mean of `returns`.
+      std_return: their standard deviation.
+      average_length: mean number of actions.
+      success_rate: share of episodes that succeeded: by their return, where there is a threshold, or as the environment says.
+      environment_steps: actions taken, those of episodes that did not end included.
+      returns: of each episode, rewards as the environment gives them.
+      step: global counter of the weights that played.
+    """
 
     episodes: int
     average_return: float
     std_return: float
     average_length: float
+    success_rate: float = math.nan
+    environment_steps: int = 0
+    returns: tuple[float, ...] = ()
+    step: int = 0
+
+
+class EpisodeRecorder:
+    """Returns, lengths and successes of the episodes that an evaluation asks for; an observer of a driver.
+
+    Each of B rows gives its share of the episodes, or plays its share of the steps and ends its episode: taking those
+    that end first would favour short episodes.
+    """
+
+    def __init__(
+        self,
+        count: Count,
+        batch_size: int,
+        success_threshold: float | None = None,
+        successes: Callable[[], np.ndarray | None] = lambda: None,
+    ) -> None:
+        """Creates the recorder.
+
+        Args:
+          count: episodes, or steps of single environments.
+          batch_size: B.
+          success_threshold: an episode with at least this return is a success.
+          successes: what the environment says about the last step, bool [B], or None.
+        """
+        whole, more = divmod(int(count.value), batch_size)
+        self._wanted = np.full(batch_size, whole) + (np.arange(batch_size) < more)
+        self._by_episodes = isinstance(count, EnvironmentEpisodes)
+        self._threshold = success_threshold
+        self._successes = successes
+        self._return = np.zeros(batch_size)
+        self._length = np.zeros(batch_size, np.int64)
+        self._owes = self._wanted > 0
+        self._told = success_threshold is not None
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.succeeded: list[bool] = []
+        self.steps = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was asked for is there."""
+        return not self._owes.any()
+
+    def longest_open(self) -> int:
+        """Actions of the longest episode that is waited for."""
+        return int(self._length[self._owes].max(initial=0))
+
+    def __call__(self, trajectory: Any) -> None:
+        """Takes in a step of the batch: step_type, next_step_type int32 [B] and reward float32 [B]."""
+        acting = np.asarray(trajectory.step_type) != _LAST
+        self._return += np.where(acting, trajectory.reward, 0.0)
+        self._length += acting
+        counted = acting & self._owes
+        self.steps += int(np.count_nonzero(counted))
+        if not self._by_episodes:
+            self._wanted -= counted
+        ended = acting & (np.asarray(trajectory.next_step_type) == _LAST)
+        for row in np.flatnonzero(ended & self._owes):
+            self._end(int(row))
+        self._return[ended] = 0.0
+        self._length[ended] = 0
+
+    def _end(self, row: int) -> None:
+        said = self._successes()
+        self._told |= said is not None
+        self.returns.append(float(self._return[row]))
+        self.lengths.append(int(self._length[row]))
+        enough = self._threshold is not None and self.returns[-1] >= self._threshold
+        self.succeeded.append(enough or (said is not None and bool(said[row])))
+        if self._by_episodes:
+            self._wanted[row] -= 1
+        self._owes[row] = self._wanted[row] > 0
+
+    def result(self, step: int) -> Evaluation:
+        """What the episodes so far came to; successes count as none where nothing tells of them."""
+        if not self.returns:
+            return Evaluation(0, math.nan, math.nan, math.nan, math.nan, self.steps, (), step)
+        return Evaluation(
+            len(self.returns),
+            float(np.mean(self.returns)),
+            float(np.std(self.returns)),
+            float(np.mean(self.lengths)),
+            float(np.mean(self.succeeded)),
+            self.steps,
+            tuple(self.returns),
+            step,
+        )
+
+    @property
+    def tells_success(self) -> bool:
+        """Whether there is a threshold, or the environment has told of success."""
+        return self._told
 
 
 class Evaluator:
@@ -27,48 +145,85 @@ class Evaluator:
         self,
         env: BatchedEnvironment,
         algorithm: RLAlgorithm,
-        num_episodes: int,
         epsilon_greedy: float,
         random_seed: int,
         log_dir: str,
+        success_threshold: float | None = None,
     ) -> None:
         """Creates the evaluator.
 
         Args:
           env: batched environment of its own, closed by `close`.
           algorithm: whose policy plays; its variables are only read.
-          num_episodes: episodes in an evaluation.
           epsilon_greedy: chance of a sampled instead of the most likely action.
           random_seed: of the samples.
           log_dir: directory of the event file.
+          success_threshold: an episode with at least this return is a success.
         """
-        sizes: dict[str, Any] = {"num_envs": 1, "env_batch_size": env.batch_size, "buffer_size": num_episodes}
-        self._return = AverageReturnMetric(**sizes)
-        self._length = AverageEpisodeLengthMetric(**sizes)
         self._env = env
-        self._num_episodes = num_episodes
+        self._success_threshold = success_threshold
+        self._recorder: EpisodeRecorder | None = None
         self._driver = PolicyDriver(
-            env, algorithm, metrics=[self._return, self._length], epsilon_greedy=epsilon_greedy, random_seed=random_seed
+            env, algorithm, observers=[self._record], epsilon_greedy=epsilon_greedy, random_seed=random_seed
         )
         self._writer = SummaryWriter(log_dir)
 
-    def evaluate(self, step: int) -> Evaluation:
-        """Plays, writes `Metrics/AverageReturn` and `Metrics/AverageEpisodeLength` at `step`, and returns them."""
-        self._return.reset()
-        self._length.reset()
-        self._driver.run_episodes(self._num_episodes)
-        result = Evaluation(
-            self._return.num_episodes(),
-            float(self._return.result()),
-            self._return.std(),
-            float(self._length.result()),
-        )
-        self._writer.scalars(
-            {"Metrics/AverageReturn": result.average_return, "Metrics/AverageEpisodeLength": result.average_length},
-            step,
-        )
+    def _record(self, trajectory: Any) -> None:
+        assert self._recorder is not None
+        self._recorder(trajectory)
+
+    def freeze(self) -> None:
+        """Plays by the weights of this moment from now on; see `PolicyDriver.freeze`."""
+        self._driver.freeze()
+
+    def play(
+        self,
+        count: Count,
+        step: int,
+        max_episode_steps: int = 100_000,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Evaluation | None:
+        """Plays from a reset exactly the episodes asked for, or to the first ends of episodes at or past the steps.
+
+        Args:
+          count: EnvironmentEpisodes or EnvironmentSteps.
+          step: global counter of the weights, noted in the result.
+          max_episode_steps: a longer episode ends the evaluation with those that have ended.
+          should_stop: asked at each step.
+
+        Returns:
+          what came of it; None when `should_stop` came true.
+        """
+        recorder = EpisodeRecorder(count, self._env.batch_size, self._success_threshold, lambda: self._env.successes)
+        self._recorder = recorder
+        time_step, state = self._driver.get_initial_time_step(), self._driver.get_initial_policy_state()
+        while not recorder.done:
+            if should_stop():
+                return None
+            time_step, state = self._driver.predict(1, time_step, state)
+            if recorder.longest_open() > max_episode_steps:
+                logging.warning(
+                    "Evaluation: an episode has not ended after %d steps (Schedule.max_episode_steps) and is not waited "
+                    "for; %d episodes of %s have ended.",
+                    max_episode_steps,
+                    len(recorder.returns),
+                    count,
+                )
+                break
+        return recorder.result(step)
+
+    def report(self, result: Evaluation) -> None:
+        """Writes `Metrics/AverageReturn`, `/AverageEpisodeLength` and `/SuccessRate`; nothing without an episode."""
+        if not result.episodes:
+            return
+        scalars = {
+            "Metrics/AverageReturn": result.average_return,
+            "Metrics/AverageEpisodeLength": result.average_length,
+        }
+        if self._recorder is not None and self._recorder.tells_success:
+            scalars["Metrics/SuccessRate"] = result.success_rate
+        self._writer.scalars(scalars, result.step)
         self._writer.flush()
-        return result
 
     def close(self) -> None:
         """Closes the environment and the event file."""

@@ -19,8 +19,9 @@ class OffPolicyTrainer(Trainer):
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:
         """Calls `collect` once, at the start of a run until it has made `initial_collect_steps`; returns the steps."""
+        begins = self._counters.iterations == 0 if self._config.exact_resume else self._iterations_here == 0
         steps = collect()
-        while self._iterations_here == 0 and steps < self._config.initial_collect_steps:
+        while begins and steps < self._config.initial_collect_steps:
             steps += collect()
         return steps
 
@@ -63,6 +64,11 @@ class SyncOffPolicyTrainer(OffPolicyTrainer):
         self._learn()
         return (*position, steps)
 
+    def _collect(self, at_random: bool) -> int:
+        driver = self.driver
+        assert isinstance(driver, SyncOffPolicyDriver)
+        return driver.gather(at_random)
+
 
 @gin.configurable("async_off_policy_trainer", module="alf")
 class AsyncOffPolicyTrainer(OffPolicyTrainer):
@@ -90,3 +96,13 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
             steps = self._collect_initially(driver.run_async)
         self._learn()
         return None, (), steps
+
+    def _collect(self, at_random: bool) -> int:
+        if at_random:
+            raise ValueError(
+                "The asynchronous driver cannot act at random: set Schedule.heatup_using_network_decisions=True, or use "
+                "@sync_off_policy_trainer."
+            )
+        driver = self.driver
+        assert isinstance(driver, AsyncOffPolicyDriver)
+        return driver.run_async()

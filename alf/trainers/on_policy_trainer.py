@@ -26,3 +26,8 @@ class OnPolicyTrainer(Trainer):
         driver = self.driver
         assert isinstance(driver, OnPolicyDriver)
         return driver.run(self._config.num_steps_per_iter, time_step, policy_state)
+
+    def _collect(self, at_random: bool) -> int:
+        driver = self.driver
+        assert isinstance(driver, OnPolicyDriver)
+        return driver.gather(at_random)

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
-from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.utils import create_environment
+from alf.metrics.reporter import StatsReporter
+from alf.trainers import run_facts
 from alf.trainers import seeds as run_seeds
 from alf.trainers.building import algorithm_ctor, build_algorithm
-from alf.trainers.checkpointing import Checkpointer, Counters, MetricsState, checkpoint_numbers
+from alf.trainers.checkpoint_files import CHECKPOINT_DIR as CHECKPOINT_DIR
+from alf.trainers.checkpointing import MetricsState
 from alf.trainers.config import TrainerConfig as TrainerConfig
-from alf.trainers.evaluation import Evaluator
-from alf.trainers.interrupts import Interrupted, StopSignals
-from alf.trainers.run_report import EVAL_DIR, TRAIN_DIR, RunReport
+from alf.trainers.counts import Count
+from alf.trainers.evaluation import Evaluation, Evaluator
+from alf.trainers.improving import Improver
+from alf.trainers.interrupts import StopSignals
+from alf.trainers.phases import Phase
+from alf.trainers.run_lock import RunLock
+from alf.trainers.run_report import EVAL_DIR, RunReport
+from alf.trainers.saving import Saver
+from alf.utils import common
 
-CHECKPOINT_DIR = os.path.join(TRAIN_DIR, "algorithm")
 
-
-class Trainer(abc.ABC):
+class Trainer(Improver):
     """Runs a `TrainerConfig`: environments, algorithm, driver, iterations, checkpoints, summaries, evaluation.
+
+    `train()` does all of it. Its parts can also be called one by one, in one thread: `heatup`, `act`, `train_and_act`,
+    `evaluate`, `improve`; `close()` ends what they have begun, and so does leaving a `with` block.
 
     Subclasses make the driver and define one iteration. Everything is written below `config.root_dir`: `train/` and
     `eval/` event files, `train/algorithm/ckpt-<global counter>`, `configured.gin`. A run with the same root_dir goes on
@@ -46,38 +54,22 @@ class Trainer(abc.ABC):
           ValueError: no algorithm is set.
         """
         algorithm_ctor(config)
-        self._config = config
+        super().__init__(config)
         self._root_dir = os.path.expanduser(config.root_dir)
-        self._counters = Counters()
-        self._signals = StopSignals()
+        self._saver = Saver(self._root_dir, config, self._counters)
         self._algorithm: OffPolicyAlgorithm | None = None
         self._driver: Driver | None = None
         # How to end what has been built so far, in this order.
         self._closers: list[Callable[[], None]] = []
+        # The same of the present driver and its environments.
+        self._stream_closers: list[Callable[[], None]] = []
         self._initialized = False
-        self._iterations_here = 0
-        self._saved_at: str | None = None
 
     # ---- what subclasses define ----
 
     @abc.abstractmethod
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         """Makes the driver, which owns `envs` from then on."""
-
-    @abc.abstractmethod
-    def _train_iter(
-        self, iter_num: int, policy_state: Nest, time_step: ActionTimeStep | None
-    ) -> tuple[ActionTimeStep | None, Nest, int]:
-        """Collects and learns once.
-
-        Args:
-          iter_num: iterations done before, resumed ones included.
-          policy_state: what the last call returned; None at first.
-          time_step: likewise.
-
-        Returns:
-          the time step and policy state to go on from, and the environment steps that the learner got.
-        """
 
     def _num_environments(self) -> int:
         """How many batched environments the driver needs."""
@@ -102,9 +94,10 @@ class Trainer(abc.ABC):
         return self._driver
 
     @property
-    def counters(self) -> Counters:
-        """How far the run is, resumed parts included."""
-        return self._counters
+    def reporter(self) -> StatsReporter:
+        """What statistics of your own are added to, once initialised."""
+        assert self._initialized, "initialize() makes the reporter"
+        return self._report.reporter
 
     @property
     def global_counter(self) -> tf.Variable:
@@ -130,20 +123,33 @@ class Trainer(abc.ABC):
         """Trains until a limit of the configuration is reached or a signal asks to stop; then saves and closes.
 
         Raises:
+          RunLockedError: another live run writes to the root_dir.
+          NonFiniteError: the loss or the weights became NaN or infinite; the last good checkpoint stays.
           Exception: whatever ended training early. A checkpoint is written before, where the weights are finite.
         """
-        with StopSignals() as self._signals:
+        with RunLock(self._root_dir), StopSignals() as self._signals:
             self.initialize()
             try:
-                self._report.start()
-                self._loop()
+                self._saver.note(**run_facts.facts(self._seeds.run))
+                self.improve()
                 self.driver.stop()
                 self._finish()
             except BaseException as e:
-                self._save_after(e)
+                if self._iterations_here:
+                    self._saver.save_after(e)
                 raise
             finally:
                 self._close()
+
+    def close(self) -> None:
+        """Ends the driver and closes environments and files, whatever state they are in; any number of times."""
+        self._close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     # ---- building ----
 
@@ -152,29 +158,71 @@ class Trainer(abc.ABC):
         if not config.use_tf_functions:
             tf.config.run_functions_eagerly(True)
             self._closers.append(lambda: tf.config.run_functions_eagerly(False))
-        seeds = run_seeds.spawn(config.random_seed)
-        envs = self._make_environments(seeds.environments)
+        seeds = self._seeds = run_seeds.spawn(config.random_seed)
+        begins_at = self._saver.expected_iteration()
+        envs = self._make_environments(begins_at)
         self._algorithm = build_algorithm(config, envs[0])
         # The driver reads the version of the weights, so the checkpoint comes first.
         metrics = self._restore()
-        self._driver = self._init_driver(envs, run_seeds.integer(seeds.acting))
-        self._closers.insert(0, self._driver.stop)
-        self._algorithm.set_seed(run_seeds.integer(seeds.learning))
+        if self._counters.iterations != begins_at:
+            self._close_streams()
+            envs = self._make_environments(self._counters.iterations)
+        self._driver = self._make_driver(envs)
         metrics.attach(self._driver.get_metrics())
-        self._report = RunReport(self._root_dir, config, self._counters, self._algorithm, self._driver, seeds.run)
+        self._report = RunReport(
+            self._root_dir,
+            config,
+            self._counters,
+            self._algorithm,
+            self._driver,
+            seeds.run,
+            f"until {self.schedule.goal() or 'a stop condition holds'}",
+            self.share_done,
+        )
         self._closers.append(self._report.close)
-        self._evaluator = self._make_evaluator(seeds.evaluation) if config.evaluate else None
+        self._num_rows = sum(env.batch_size for env in envs)
+        self._algorithm.add_experience_observer(self._episodes)
+        self._evaluation_seeds = seeds.evaluation
+        self._closers.insert(0, self._evaluations.close)
+        if self.schedule.period is not None:
+            self._evaluations.prepare()
 
-    def _make_environments(self, seed: np.random.SeedSequence) -> list[BatchedEnvironment]:
-        # A resumed run goes on with other random numbers than those that it began with.
-        resumed_at = checkpoint_numbers(os.path.join(self._root_dir, CHECKPOINT_DIR))[-1:]
-        seed = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *resumed_at))
+    def _make_environments(self, iteration: int) -> list[BatchedEnvironment]:
+        """Environments for what begins at an iteration: later ones have other seeds."""
+        if self._config.exact_resume:
+            run_seeds.reseed_process(self._seeds.init, iteration)
         envs = []
-        for child in seed.spawn(self._num_environments()):
+        for child in run_seeds.at_iteration(self._seeds.environments, iteration).spawn(self._num_environments()):
             env = self._create_environment(random_seed=child)
             envs.append(env)
-            self._closers.append(env.close)
+            self._stream_closers.append(env.close)
         return envs
+
+    def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
+        common.set_global_env(envs[0])
+        driver = self._init_driver(envs, run_seeds.integer(self._seeds.acting))
+        self._stream_closers.insert(0, driver.stop)
+        self.algorithm.set_seed(run_seeds.integer(self._seeds.learning))
+        if self._config.exact_resume:
+            if not driver.reproducible:
+                raise ValueError(
+                    "TrainerConfig.exact_resume needs collecting that follows from the seed: set "
+                    "AsyncOffPolicyDriver.mode = 'lockstep' or 'sync', or use @sync_off_policy_trainer."
+                )
+            run_seeds.reseed_process(self._seeds.init, self._counters.iterations)
+        return driver
+
+    def _begin_new_streams(self) -> None:
+        """Ends all episodes and makes environments and driver anew, as a run resumed at this iteration does."""
+        previous = self.driver
+        self._close_streams()
+        # A seed sequence counts what it has spawned: these are fresh, as in a resumed run.
+        self._seeds = run_seeds.split(self._seeds.run)
+        self._driver = self._make_driver(self._make_environments(self._counters.iterations))
+        self._driver.adopt(previous)
+        self._report.follow(self._driver)
+        self._position = (None, None)
+        self._driver.start()
 
     @gin.configurable("_create_environment", module="alf.trainers.Trainer", denylist=["self"])
     def _create_environment(
@@ -184,128 +232,127 @@ class Trainer(abc.ABC):
         del register
         return create_environment(nonparallel=nonparallel, seed=random_seed)
 
-    def _make_evaluator(self, seeds: np.random.SeedSequence) -> Evaluator:
+    def _make_evaluator(self) -> Evaluator:
         config = self._config
-        env_seed, acting_seed = seeds.spawn(2)
-        evaluator = Evaluator(
-            self._create_environment(nonparallel=True, random_seed=env_seed),
-            self.algorithm,
-            config.num_eval_episodes,
-            config.epsilon_greedy,
-            run_seeds.integer(acting_seed),
-            os.path.join(self._root_dir, EVAL_DIR),
-        )
-        self._closers.append(evaluator.close)
-        return evaluator
+        env_seed, acting_seed = self._evaluation_seeds.spawn(2)
+        env = self._create_environment(nonparallel=True, random_seed=env_seed)
+        try:
+            return Evaluator(
+                env,
+                self.algorithm,
+                config.epsilon_greedy,
+                run_seeds.integer(acting_seed),
+                os.path.join(self._root_dir, EVAL_DIR),
+                config.reward_success_threshold,
+            )
+        except BaseException:
+            env.close()
+            raise
 
     # ---- iterating ----
 
-    def _loop(self) -> None:
-        if self._reached() or self._signals.requested:
-            return
+    def _start(self) -> None:
+        self._report.start()
         self.driver.start()
-        policy_state, time_step = None, None
-        try:
-            while not self._reached() and not self._signals.requested:
-                time_step, policy_state, steps = self._train_iter(self._counters.iterations, policy_state, time_step)
-                self._count(steps)
-                self._after_iteration()
-        except Interrupted:
-            pass
 
-    def _count(self, steps: int) -> None:
-        counters = self._counters
-        self._iterations_here += 1
-        counters.iteration.assign_add(1)
-        counters.env_step.assign_add(steps)
-        if self._config.update_counter_every_mini_batch:
-            optimizer = self.algorithm.optimized_variables()[0][0]
-            counters.global_counter.assign(tf.cast(optimizer.iterations, tf.int64))
-        else:
-            counters.global_counter.assign_add(1)
+    def _act_once(self) -> None:
+        super()._act_once()
+        self._report.enter("heatup" if self.phase is Phase.HEATUP else "acting")
+
+    def _evaluate(self, count: Count) -> None:
+        self._report.enter("evaluation")
+        try:
+            super()._evaluate(count)
+        finally:
+            self._report.enter("training")
+
+    def _record(self, result: Evaluation, beside: bool) -> bool:
+        self._report.evaluated(result)
+        return super()._record(result, beside)
 
     def _after_iteration(self) -> None:
-        config, iteration = self._config, self._counters.iterations
         if self._iterations_here == 1:
             logging.info("Training: %s", self._describe_driver())
+        self._saver.check_loss()
         self._report.after_iteration()
-        if config.checkpoint_interval and iteration % config.checkpoint_interval == 0:
+        self._evaluate_if_due()
+        if self._saver.due():
+            self._save_periodically()
+
+    def _save_evaluated(self, best: bool) -> None:
+        if best or self._config.checkpoint_at_evaluation:
             self._save()
-        if self._evaluator is not None and iteration % config.eval_interval == 0:
-            self._evaluate(self._evaluator)
 
-    def _reached(self) -> str | None:
-        """Which limit is reached."""
-        config = self._config
-        if config.num_iterations and self._counters.iterations >= config.num_iterations:
-            return f"num_iterations={config.num_iterations} is reached"
-        if config.num_env_steps and self._counters.env_steps >= config.num_env_steps:
-            return f"num_env_steps={config.num_env_steps} is reached"
-        return None
+    def _save_to_be_judged(self) -> None:
+        self._save()
 
-    def _evaluate(self, evaluator: Evaluator) -> None:
-        result = evaluator.evaluate(self._counters.global_steps)
-        logging.info(
-            "Evaluation after iteration %d: return %.2f ± %.2f over %d episodes.",
-            self._counters.iterations,
-            result.average_return,
-            result.std_return,
-            result.episodes,
-        )
+    def _judge(self, result: Evaluation) -> None:
+        self._saver.checkpointer.judge(result.step, result.average_return, result.episodes)
 
     # ---- saving ----
 
     def _restore(self) -> MetricsState:
-        """Restores the newest checkpoint, if there is one; returns what it holds of the metrics."""
+        """Restores the checkpoint to go on from, if there is one; returns what it holds of the metrics."""
         self.algorithm.acting_variables()
         self.algorithm.build_optimizers()
         metrics = MetricsState()
-        self._checkpointer = Checkpointer(
-            os.path.join(self._root_dir, CHECKPOINT_DIR),
-            {"algorithm": self.algorithm, "metrics": metrics, "counters": self._counters},
-            self._config.checkpoint_max_to_keep,
-        )
-        self._saved_at = self._checkpointer.restore()
-        if self._saved_at is not None:
-            counters = self._counters
-            logging.info(
-                "Resumed from %s: iteration %d, %d env steps.", self._saved_at, counters.iterations, counters.env_steps
-            )
+        objects = {
+            "algorithm": self.algorithm,
+            "metrics": metrics,
+            "counters": self._counters,
+            "phases": self._counters.phases,
+            "evaluations": self._evaluations.history,
+        }
+        self._saver.restore(self.algorithm, objects, lambda: self._reached() is not None)
         return metrics
 
-    def _save(self) -> None:
-        self._saved_at = self._checkpointer.save(self._counters.global_steps)
+    def _save(self, kinds: Sequence[str] = ()) -> None:
+        self._saver.save(kinds, *self._reward())
 
-    def _save_after(self, error: BaseException) -> None:
-        """A checkpoint of what was learned before `error`, unless that is what it destroyed."""
-        if not self._iterations_here:
-            return
-        weights = [v for v in self.algorithm.variables if v.dtype.is_floating]
-        if not all(bool(tf.reduce_all(tf.math.is_finite(w))) for w in weights):
-            logging.error("%s: no checkpoint was written, since some weights are not finite.", type(error).__name__)
-            return
-        try:
-            self._save()
-        except Exception as e:
-            logging.error("The checkpoint after %s could not be written: %s", type(error).__name__, e)
-        else:
-            logging.info("Wrote %s after %s.", self._saved_at, type(error).__name__)
+    def _reward(self) -> tuple[float, int] | tuple[()]:
+        """Mean return and number of episodes of the last evaluation, if it is one of the present weights."""
+        last = self._evaluations.history.last
+        if last is None or not last.episodes or last.step != self._counters.global_steps:
+            return ()
+        return last.average_return, last.episodes
+
+    def _save_periodically(self) -> None:
+        exact = self._config.exact_resume
+        if exact:
+            # All that was collected so far is in the metrics once the driver has stopped.
+            self.driver.stop()
+        self._save(("periodic",))
+        if exact and not self._reached() and not self._signals.requested:
+            self._begin_new_streams()
 
     # ---- ending ----
 
     def _finish(self) -> None:
-        if self._iterations_here or self._saved_at is None:
-            self._save()
+        if self._iterations_here or self._saver.path is None:
+            self._saver.save_now(("final",), *self._reward())
             self._report.summarize()
             self._report.record_config()
         signal = self._signals.requested
-        self._report.finish(f"{signal} received" if signal else str(self._reached()), self._saved_at)
+        why = f"{signal} received" if signal else str(self._reached())
+        self._saver.note(status="interrupted" if signal else "finished", why=why)
+        if not self._iterations_here and not signal:
+            logging.info("This run was finished already: %s. To extend it, raise that limit in the same command.", why)
+        self._report.finish(why, self._saver.path)
 
     def _close(self) -> None:
         """Ends the driver and closes all environments and files, whatever state they are in."""
+        self._close_streams()
         closers, self._closers = self._closers, []
-        for close in closers:
-            try:
-                close()
-            except Exception as e:
-                logging.warning("While closing: %s: %s", type(e).__name__, e)
+        _run_all(closers)
+
+    def _close_streams(self) -> None:
+        closers, self._stream_closers = self._stream_closers, []
+        _run_all(closers)
+
+
+def _run_all(closers: list[Callable[[], None]]) -> None:
+    for close in closers:
+        try:
+            close()
+        except Exception as e:
+            logging.warning("While closing: %s: %s", type(e).__name__, e)

@@ -9,15 +9,21 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-_LIVE_SECS = 0.25
+from alf.metrics.time_shares import TimeShares, Timings, shares
+
+_LIVE_SECS = 0.5
 _LINE_SECS = 5.0
+# Shares and verdict are of a stretch that long at least.
+_SHARES_SECS = 2.0
 
 
 class State(NamedTuple):
     """A moment of training.
 
     `returns` is None before an episode ended, else mean, standard deviation and how many episodes they are over;
-    `longest_open` the actions of the longest episode that goes on; `stats` what the driver tells.
+    `longest_open` the actions of the longest episode that goes on; `stats` what the driver tells; `timings` what its
+    time went to. `phase` is what the run is doing, `share` how much of its schedule is done, in [0, 1] or None where
+    that cannot be told; `evaluation` the last one, as `returns`, and `best` the highest mean of all.
     """
 
     iteration: int
@@ -26,10 +32,15 @@ class State(NamedTuple):
     returns: tuple[float, float, int] | None
     longest_open: int
     stats: Mapping[str, float]
+    timings: Timings | None = None
+    phase: str = "training"
+    share: float | None = None
+    evaluation: tuple[float, float, int] | None = None
+    best: float | None = None
 
 
 class Progress:
-    """Shows states, at most four times a second on a terminal and every five seconds in a log."""
+    """Shows states, at most twice a second on a terminal and every five seconds in a log."""
 
     def __init__(self, describe: Callable[[], State], goal: str, live: bool | None = None) -> None:
         """Creates the display; nothing is shown before `start`.
@@ -45,61 +56,139 @@ class Progress:
         self._live: Any = None
         self._next = 0.0
         self._began = 0.0
+        self._share_at_start = 0.0
         self._shown: tuple[float, State] | None = None
+        self._first: tuple[float, State] | None = None
+        self._timings: tuple[float, Timings] | None = None
+        self._first_timings: tuple[float, Timings] | None = None
+        self._shares: TimeShares | None = None
+        self._last_cause = ""
 
     def start(self) -> None:
         """Begins the clock, and the live display where there is one."""
         self._began = time.monotonic()
-        self._shown = (self._began, self._describe())
+        state = self._describe()
+        self._shown = self._first = (self._began, state)
+        self._share_at_start = state.share or 0.0
         self._next = self._began + (_LIVE_SECS if self._live_wanted else _LINE_SECS)
         if self._live_wanted:
             self._live = _open_live()
 
+    def refresh(self) -> None:
+        """Shows the state now on a live display; a log waits for its time."""
+        if self._live is not None:
+            self._show(time.monotonic())
+
     def update(self) -> None:
-        """Shows the state when it is time to."""
+        """Shows the state when it is time to; nothing before `start`."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next or self._shown is None:
             return
         self._next = now + (_LIVE_SECS if self._live is not None else _LINE_SECS)
-        rows = self._rows(now)
+        self._show(now)
+
+    def _show(self, now: float) -> None:
+        state = self._describe()
+        self._take_timings(now, state)
+        rows = self._rows(now, state)
         if self._live is not None:
-            self._live.update(_table(self._goal, rows), refresh=True)
-        else:
-            logging.info("%s", ", ".join(f"{name} {value}" for name, value in rows))
+            left = self._time_left(now, state)
+            self._live.update(_picture(self._goal, state, left, rows, self.verdict), refresh=True)
+            return
+        if state.share is not None:
+            rows.insert(0, ("done", _done(state.share, self._time_left(now, state))))
+        logging.info("%s", ", ".join(f"{name} {value}" for name, value in rows))
+        self._log_verdict()
 
     def stop(self) -> None:
-        """Ends the live display."""
+        """Shows the last state, with speed and shares of the whole time, and ends the live display."""
         if self._live is not None:
-            self._live.stop()
-            logging.get_absl_handler().python_handler.setStream(sys.stderr)
-            self._live = None
+            try:
+                self._shown, self._timings = self._first, self._first_timings
+                self._show(time.monotonic())
+            finally:
+                live, self._live = self._live, None
+                live.stop()
+                logging.get_absl_handler().python_handler.setStream(sys.stderr)
 
-    def _rows(self, now: float) -> list[tuple[str, str]]:
-        state = self._describe()
+    @property
+    def verdict(self) -> str:
+        """What holds the run up, by the last seconds; empty before anything was measured."""
+        return self._shares.verdict() if self._shares else ""
+
+    # ---- what is said ----
+
+    def _take_timings(self, now: float, state: State) -> None:
+        if state.timings is None:
+            return
+        if self._timings is None:
+            self._timings = self._first_timings = (now, state.timings)
+        elif now - self._timings[0] >= _SHARES_SECS:
+            then, before = self._timings
+            self._shares = shares(before, state.timings, now - then) or self._shares
+            self._timings = (now, state.timings)
+
+    def _time_left(self, now: float, state: State) -> float | None:
+        """Seconds until the schedule is done, at the mean speed since `start`."""
+        done = (state.share or 0.0) - self._share_at_start
+        if state.share is None or done <= 0.0:
+            return None
+        return (1.0 - state.share) * (now - self._began) / done
+
+    def _log_verdict(self) -> None:
+        """Logs the verdict when its cause is another one than before."""
+        verdict = self.verdict
+        cause = verdict.partition(":")[0].partition(" takes ")[0]
+        if cause != self._last_cause:
+            self._last_cause = cause
+            logging.info("Where the time goes: %s", verdict)
+
+    def _rows(self, now: float, state: State) -> list[tuple[str, str]]:
         then, before = self._shown or (self._began, state)
         rate = (state.env_steps - before.env_steps) / max(now - then, 1e-9)
         ended = state.episodes - before.episodes
         # The live display compares with a moment some seconds ago, so that its numbers do not flicker.
         if now - then >= (1.0 if self._live is not None else 0.0):
             self._shown = (now, state)
+        silent = "" if ended else f" (0 new, longest open {state.longest_open} steps)"
         rows = [
-            ("iteration", f"{state.iteration}"),
+            ("iteration", f"{state.iteration:,}" if self._live is not None else f"{state.iteration}"),
             ("env steps", f"{state.env_steps:,}"),
             ("steps/s", f"{rate:,.0f}"),
-            (
-                "episodes",
-                f"{state.episodes:,}" + ("" if ended else f" (0 new, longest open {state.longest_open} steps)"),
-            ),
+            ("episodes", f"{state.episodes:,}{silent}"),
             ("return", _returns(state)),
         ]
-        stats = state.stats
-        if "lag_mean" in stats:
-            rows.append(("lag", f"{stats['lag_mean']:.1f} mean, {stats.get('lag_max', 0):.0f} max"))
-        if "learn_queue_fill" in stats:
-            rows.append(("queue", f"{stats['learn_queue_fill']:.0%}"))
-        rows.append(("restarts", f"{stats.get('restarts', 0):.0f}"))
-        rows.append(("elapsed", f"{now - self._began:.0f} s"))
-        return rows
+        if state.evaluation is not None:
+            best = "" if state.best is None else f", best {state.best:.1f}"
+            mean, std, episodes = state.evaluation
+            rows.append(("evaluation", f"{mean:.1f} ± {std:.1f} ({episodes} episodes{best})"))
+        rows += _driver_rows(state.stats)
+        if self._shares is not None:
+            rows += _share_rows(self._shares)
+        return [
+            *rows,
+            ("elapsed", _clock(now - self._began) if self._live is not None else f"{now - self._began:.0f} s"),
+        ]
+
+
+def _driver_rows(stats: Mapping[str, float]) -> list[tuple[str, str]]:
+    rows = []
+    if "lag_mean" in stats:
+        rows.append(("lag", f"{stats['lag_mean']:.1f} mean, {stats.get('lag_max', 0):.0f} max"))
+    if "learn_queue_fill" in stats:
+        rows.append(("queue", f"{stats['learn_queue_fill']:.0%}"))
+    rows.append(("restarts", f"{stats.get('restarts', 0):.0f}"))
+    return rows
+
+
+def _share_rows(s: TimeShares) -> list[tuple[str, str]]:
+    collecting = f"environment {s.environment:.0%}, inference {s.inference:.0%}"
+    if not s.threads:
+        return [("time", f"{collecting}, learning {s.learner_training:.0%}, other {s.learner_other:.0%}")]
+    return [
+        ("learner", f"training {s.learner_training:.0%}, waiting {s.learner_waiting:.0%}, other {s.learner_other:.0%}"),
+        ("collecting", f"{collecting}, waiting {s.collecting_waiting:.0%}"),
+    ]
 
 
 def _returns(state: State) -> str:
@@ -109,21 +198,44 @@ def _returns(state: State) -> str:
     return f"{mean:.1f} ± {std:.1f} (last {episodes})"
 
 
+def _clock(seconds: float) -> str:
+    minutes, secs = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{secs:02}"
+
+
+def _done(share: float, left: float | None) -> str:
+    return f"{share:.0%}" + ("" if left is None else f", {_clock(left)} left")
+
+
 def _open_live() -> Any:
     from rich.console import Console
     from rich.live import Live
 
-    live = Live(console=Console(stderr=True), auto_refresh=False)
+    live = Live(console=Console(stderr=True), auto_refresh=False, vertical_overflow="crop")
     live.start()
     # absl keeps the stream it found at import; its lines must go above the display, not into it.
     logging.get_absl_handler().python_handler.setStream(sys.stderr)
     return live
 
 
-def _table(title: str, rows: list[tuple[str, str]]) -> Any:
+def _picture(goal: str, state: State, left: float | None, rows: list[tuple[str, str]], verdict: str) -> Any:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, show_header=False, title_justify="left")
+    parts: list[Any] = [Text.assemble((state.phase, "bold green"), " ", goal)]
+    if state.share is not None:
+        bar = Table.grid(padding=(0, 1), expand=False)
+        bar.add_row(ProgressBar(total=1.0, completed=min(1.0, state.share), width=28), _done(state.share, left))
+        parts.append(bar)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, value)
-    return table
+    parts.append(table)
+    if verdict:
+        parts.append(Text(verdict, style="yellow"))
+    return Group(*parts)

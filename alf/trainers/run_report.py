@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
 
+import numpy as np
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.base import Driver
+from alf.metrics.event_files import cut_events
+from alf.metrics.histogram import Histogram
 from alf.metrics.reporter import StatsReporter
+from alf.metrics.tables import CsvFile, Value, read_csv
+from alf.metrics.user_stats import Aggregation
+from alf.metrics.writers import STEP
 from alf.trainers.checkpointing import Counters
 from alf.trainers.config import TrainerConfig
+from alf.trainers.hparams import used_settings
 from alf.trainers.progress import Progress, State
+from alf.trainers.report import write_report
+from alf.trainers.run_facts import keep_earlier
 from alf.utils import gin_utils
 
 CONFIG_FILE = "configured.gin"
 TRAIN_DIR = "train"
 EVAL_DIR = "eval"
+
+
+class Played(Protocol):
+    """What an evaluation came to, as `alf.trainers.evaluation.Evaluation` has it."""
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes ended."""
+
+    @property
+    def average_return(self) -> float:
+        """Their mean return."""
+
+    @property
+    def std_return(self) -> float:
+        """Its standard deviation."""
+
+    @property
+    def average_length(self) -> float:
+        """Their mean number of actions."""
+
+    @property
+    def success_rate(self) -> float:
+        """Share of them that succeeded; NaN where nothing tells."""
+
+    @property
+    def step(self) -> int:
+        """Global counter of the weights that played."""
 
 
 class RunReport:
@@ -30,6 +71,8 @@ class RunReport:
         algorithm: OffPolicyAlgorithm,
         driver: Driver,
         random_seed: int,
+        goal: str = "",
+        share_done: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Creates the report; files appear when there is something to write.
 
@@ -40,20 +83,79 @@ class RunReport:
           algorithm: whose losses are reported.
           driver: whose metrics and statistics are reported.
           random_seed: of the run, noted in the configuration.
+          goal: what ends the run, for the display.
+          share_done: how much of the run is done, in [0, 1]; None where that cannot be told.
         """
         self._root_dir = root_dir
+        self._share_done = share_done
         self._strict = config.strict
         self._counters = counters
         self._algorithm = algorithm
         self._driver = driver
         self._random_seed = random_seed
         self._configured = False
-        self._reporter = StatsReporter(os.path.join(root_dir, TRAIN_DIR), summary_interval=config.summary_interval)
-        self._progress = Progress(self.state, _goal(config))
+        self._reporter = StatsReporter(
+            os.path.join(root_dir, TRAIN_DIR),
+            summary_interval=config.summary_interval,
+            flush_secs=config.summaries_flush_secs,
+            max_queue=config.summary_max_queue,
+        )
+        self._observe(driver)
+        self._phase = "training"
+        self._lags: np.ndarray | None = None
+        self._evaluations = CsvFile(os.path.join(root_dir, EVAL_DIR, "stats.csv"))
+        # Evaluation may run beside training, in a thread of its own.
+        self._evaluated = threading.Lock()
+        self._last_evaluation: tuple[float, float, int] | None = None
+        self._best: float | None = None
+        self._progress = Progress(self.state, goal)
+
+    def _observe(self, driver: Driver) -> None:
+        log = self._reporter.episodes
+        observers: list[Any] = driver.observers
+        if log is not None and log not in observers:
+            observers.append(log)
+
+    @property
+    def reporter(self) -> StatsReporter:
+        """What user code adds statistics of its own to."""
+        return self._reporter
+
+    def enter(self, phase: str) -> None:
+        """Tells what the run is doing from now on: "training", "heatup" or "evaluation"; shows it when it is another."""
+        if phase != self._phase:
+            self._phase = phase
+            self._tell_episodes()
+            self._progress.refresh()
+        else:
+            self._progress.update()
+
+    def follow(self, driver: Driver) -> None:
+        """Reports another driver from now on, which has adopted the one before."""
+        self._driver = driver
+        self._lags = None
+        self._observe(driver)
 
     def start(self) -> None:
-        """Begins the display."""
+        """Begins the display, and goes on in the files of the run where it resumes."""
+        step = self._counters.global_steps
+        self._reporter.resume(step)
+        try:
+            cut_events(os.path.join(self._root_dir, EVAL_DIR), step)
+            self._evaluations.cut(STEP, step)
+            self._recall_evaluations()
+        except OSError as e:
+            logging.warning("The statistics of evaluation cannot be written: %s", e)
+        self._tell_episodes()
         self._progress.start()
+
+    def _recall_evaluations(self) -> None:
+        """Takes the last evaluation, and the best, from what the run wrote before it was interrupted."""
+        for row in read_csv(self._evaluations.path):
+            if row.get("Metrics/AverageReturn"):
+                mean, std = float(row["Metrics/AverageReturn"]), float(row["Metrics/AverageReturn_std"])
+                self._last_evaluation = (mean, std, int(row["episodes"]))
+                self._best = mean if self._best is None else max(mean, self._best)
 
     def after_iteration(self) -> None:
         """Shows and writes what is due.
@@ -61,14 +163,17 @@ class RunReport:
         Raises:
           GinConfigError: in strict mode, after the first iteration: bindings were not used.
         """
+        self._phase = "training"
         if self.record_config():
             self._check_bindings()
+        self._tell_episodes()
         if self._reporter.due(self._counters.iterations):
             self.summarize()
         self._progress.update()
 
     def summarize(self) -> None:
         """Writes a summary now."""
+        self._add_learning_rates()
         self._reporter.write(
             self._counters.iterations,
             self._counters.global_steps,
@@ -76,7 +181,74 @@ class RunReport:
             {name: value.numpy() for name, value in self._algorithm.last_train_metrics.items()},
             self._driver.stats(),
             self._counters.env_steps,
+            timings=self._driver.timings(),
+            histograms=self._new_lags(),
         )
+
+    def _new_lags(self) -> dict[str, Histogram]:
+        """The lags of the acting steps since the last summary."""
+        lags = self._driver.lag_histogram()
+        if lags is None:
+            return {}
+        now = lags.copy()
+        new, self._lags = now - (0 if self._lags is None else self._lags), now
+        return {"staleness/lag": Histogram.of_counts(new)} if new.any() else {}
+
+    def _add_learning_rates(self) -> None:
+        """One for each optimiser: of its name where there are several."""
+        optimizers = [optimizer for optimizer, _ in self._algorithm.optimized_variables()]
+        for i, optimizer in enumerate(optimizers):
+            name = "Train/learning_rate" if len(optimizers) == 1 else f"Train/learning_rate/{i}_{optimizer._name}"
+            self._reporter.add(name, learning_rate(optimizer), Aggregation.MOST_RECENT)
+
+    def _tell_episodes(self) -> None:
+        """Tells the episode log where the run stands, and the signals what was learned."""
+        log = self._reporter.episodes
+        if log is None:
+            return
+        for name, value in self._algorithm.last_train_metrics.items():
+            self._reporter.register_signal(f"Train/{name}").add(float(value))
+        log.at(
+            global_step=self._counters.global_steps,
+            iteration=self._counters.iterations,
+            env_steps=self._counters.env_steps,
+            seconds=self._reporter.seconds,
+            in_heatup=int(self._phase == "heatup"),
+            evaluation_return=float("nan") if self._last_evaluation is None else self._last_evaluation[0],
+        )
+
+    def evaluated(self, result: Played, env_steps: int | None = None) -> None:
+        """Takes in an evaluation: a row of `eval/stats.csv`, and a line of the display; from any thread.
+
+        Args:
+          result: of the evaluation.
+          env_steps: environment steps that the learner had got for the weights that played; by default as many a step
+            as on average.
+        """
+        with self._evaluated:
+            if result.episodes:
+                self._last_evaluation = (result.average_return, result.std_return, result.episodes)
+                self._best = max(result.average_return, -float("inf") if self._best is None else self._best)
+            counters = self._counters
+            if env_steps is None:
+                env_steps = round(counters.env_steps * result.step / max(1, counters.global_steps))
+            row: dict[str, Value] = {
+                STEP: result.step,
+                "env_steps": env_steps,
+                "seconds": self._reporter.seconds,
+                "wall_time": time.time(),
+                "episodes": result.episodes,
+            }
+            if result.episodes:
+                row["Metrics/AverageReturn"] = result.average_return
+                row["Metrics/AverageReturn_std"] = result.std_return
+                row["Metrics/AverageEpisodeLength"] = result.average_length
+                row["Metrics/SuccessRate"] = result.success_rate
+            try:
+                self._evaluations.append(row)
+                self._evaluations.flush()
+            except OSError as e:
+                logging.warning("The evaluation is missing in %s: %s", self._evaluations.path, e)
 
     def state(self) -> State:
         """Where the run stands."""
@@ -91,6 +263,11 @@ class RunReport:
             returns,
             int(average_length.longest_open()),
             self._driver.stats(),
+            self._driver.timings(),
+            self._phase,
+            self._share_done(),
+            self._last_evaluation,
+            self._best,
         )
 
     def finish(self, why: str, checkpoint: str | None) -> None:
@@ -107,8 +284,10 @@ class RunReport:
             reached = f"return {mean:.2f} ± {std:.2f} over the last {episodes} episodes"
         else:
             reached = f"0 episodes have ended, longest open episode {state.longest_open} steps"
+        ended = f"{why}; iteration {state.iteration}, {state.env_steps:,} env steps, {reached}"
         for line in (
-            f"Training ended: {why}; iteration {state.iteration}, {state.env_steps:,} env steps, {reached}.",
+            f"Training ended: {ended}.",
+            *self._write_report(ended),
             f"Checkpoint: {checkpoint or 'none'}",
             f"Configuration: {os.path.join(root, CONFIG_FILE)}",
             f"Logs for TensorBoard: {os.path.join(root, TRAIN_DIR)}; see them with: tensorboard --logdir={root}",
@@ -116,10 +295,20 @@ class RunReport:
         ):
             logging.info("%s", line)
 
+    def _write_report(self, ended: str) -> list[str]:
+        self._reporter.flush()
+        facts = [("Ended", ended), ("Seed", str(self._random_seed))]
+        try:
+            return [f"Report: {write_report(self._root_dir, facts=facts)}"]
+        except (OSError, ValueError) as e:
+            logging.warning("The report could not be written: %s", e)
+            return []
+
     def close(self) -> None:
         """Ends the display and closes files; may be called any number of times."""
         self._progress.stop()
         self._reporter.close()
+        self._evaluations.close()
 
     def record_config(self) -> bool:
         """Writes what the run has used of the configuration so far, once; returns whether it did."""
@@ -127,9 +316,11 @@ class RunReport:
             return False
         self._configured = True
         path = os.path.join(self._root_dir, CONFIG_FILE)
+        keep_earlier(path, os.path.join(self._root_dir, TRAIN_DIR))
         text = gin_utils.write_operative_config(path, [f"Seed of the run: {self._random_seed}"])
         block = "\n".join(f"    {line}" for line in text.splitlines())
         self._reporter.text("gin/operative_config", block, self._counters.global_steps)
+        self._reporter.hparams(used_settings(), self._root_dir, self._counters.global_steps)
         return True
 
     def _check_bindings(self) -> None:
@@ -142,6 +333,7 @@ class RunReport:
         logging.warning("%s", message)
 
 
-def _goal(config: TrainerConfig) -> str:
-    limits = [(config.num_iterations, "iterations"), (config.num_env_steps, "env steps")]
-    return "until " + " or ".join(f"{n:,} {what}" for n, what in limits if n)
+def learning_rate(optimizer: object) -> float:
+    """The rate of an optimiser's next step, schedules taken into account."""
+    rate = getattr(optimizer, "learning_rate", float("nan"))
+    return float(rate(optimizer.iterations) if callable(rate) else rate)  # type: ignore[attr-defined]

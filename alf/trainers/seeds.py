@@ -9,6 +9,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+# Sets the seeds of streams that begin later apart from those that the first ones spawn.
+_RESUMED = 0x5EED
+
 
 class Seeds(NamedTuple):
     """Independent streams of one seed; `run` is that seed."""
@@ -29,12 +32,31 @@ def spawn(random_seed: int | None) -> Seeds:
     if random_seed is None:
         random_seed = int(np.random.SeedSequence().generate_state(1)[0])
         logging.info("random_seed is not set; this run uses %d.", random_seed)
-    seeds = Seeds(random_seed, *np.random.SeedSequence(random_seed).spawn(len(Seeds._fields) - 1))
+    seeds = split(random_seed)
     init = integer(seeds.init)
     random.seed(init)
     np.random.seed(init)
     tf.random.set_seed(init)
     return seeds
+
+
+def split(random_seed: int) -> Seeds:
+    """The streams of a seed, of which nothing was spawned yet."""
+    return Seeds(random_seed, *np.random.SeedSequence(random_seed).spawn(len(Seeds._fields) - 1))
+
+
+def at_iteration(seed: np.random.SeedSequence, iteration: int) -> np.random.SeedSequence:
+    """The stream of `seed` for what begins at an iteration; `seed` itself at the first one."""
+    if not iteration:
+        return seed
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, _RESUMED, iteration))
+
+
+def reseed_process(seed: np.random.SeedSequence, iteration: int) -> None:
+    """Seeds Python's and numpy's generators of the process, which some environments draw from, for an iteration."""
+    number = integer(at_iteration(seed, iteration))
+    random.seed(number)
+    np.random.seed(number)
 
 
 def integer(seed: np.random.SeedSequence) -> int:

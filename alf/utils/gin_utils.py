@@ -91,7 +91,7 @@ def unused_bindings() -> list[str]:
     for (scope, selector), parameters in gin.config._CONFIG.items():
         for parameter in parameters:
             if (scope, selector, parameter) not in used:
-                unused.append(_binding_name(scope, selector, parameter))
+                unused.append(binding_name(scope, selector, parameter))
     return sorted(unused)
 
 
@@ -103,7 +103,7 @@ def operative_config(comments: Sequence[str] = ()) -> str:
         text += "\n# Bindings that were not used:\n"
         for (scope, selector), parameters in sorted(gin.config._CONFIG.items()):
             for parameter, value in sorted(parameters.items()):
-                name = _binding_name(scope, selector, parameter)
+                name = binding_name(scope, selector, parameter)
                 if name in unused:
                     text += "".join(f"# {line}\n" for line in f"{name} = {value!r}".splitlines())
     return text
@@ -178,7 +178,8 @@ def _deciding_scope(scope: str, selector: str, parameter: str) -> str | None:
     return None
 
 
-def _binding_name(scope: str, selector: str, parameter: str) -> str:
+def binding_name(scope: str, selector: str, parameter: str) -> str:
+    """How a gin file names a parameter, `scope/Name.parameter`; a macro is its own name."""
     if selector == "gin.macro":
         return scope
     short = gin.config._REGISTRY.minimal_selector(selector)

@@ -10,12 +10,16 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from alf.algorithms import minibatch
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING
-from alf.data_structures import ActionTimeStep, Experience, StepType
+from alf.data_structures import ActionTimeStep, Experience, LossInfo, PolicyStep, StepType
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv, RNNPolicyUnittestEnv
+from alf.environments.testing import CountingEnvironment
+from alf.utils import rng
 from alf.utils.common import reset_state_at_first, zeros_from_spec
 from tests.algorithms.networks import ppo
+from tests.drivers.counting import CountingAlgorithm
 
 
 def run(env_f: Any, algorithm: Any, batches: int, mode: str = "sync", **train: Any) -> list[dict[str, float]]:
@@ -239,3 +243,135 @@ def test_distributions_of_the_learner_are_those_of_the_actor_after_flattening() 
     dist = minibatch.map_flat(lambda e: {"d": tfp.distributions.Categorical(logits=e.observation)}, exp)["d"]
     assert dist.batch_shape == [4, 3]
     np.testing.assert_allclose(dist.log_prob(tf.ones([4, 3], tf.int32)), tf.nn.log_softmax(logits)[..., 1], rtol=1e-5)
+
+
+class DrawingAlgorithm(CountingAlgorithm):
+    """Draws a random number in every gradient step, as dropout would, and keeps it."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env, recurrent=False)
+        self.drawn: list[float] = []
+
+    _train = OffPolicyAlgorithm._train
+
+    def _update(self, exp: Experience, extended: bool, weight: Any) -> dict[str, tf.Tensor]:
+        number = tf.random.stateless_uniform([], rng.next_seed())
+        kept = tf.numpy_function(lambda x: self.drawn.append(float(x)) or x, [number], tf.float32)
+        kept.set_shape([])
+        return {"loss": kept}
+
+
+def test_every_gradient_step_draws_its_own_random_numbers() -> None:
+    env = CountingEnvironment(2)
+    algorithm = DrawingAlgorithm(env)
+    algorithm.set_seed(3)
+    for _ in range(3):
+        algorithm.train_from(_experience(4, 6, False), num_updates=2, mini_batch_size=2)
+    assert len(algorithm.drawn) == len(set(algorithm.drawn)) == 3 * 2 * 2
+
+
+def test_data_is_trained_on_once_unless_it_is_kept() -> None:
+    algorithm = DrawingAlgorithm(CountingEnvironment(2))
+    algorithm.set_exp_replayer("one_time", 2)
+    exp = tf.nest.map_structure(lambda x: tf.transpose(x)[tf.newaxis], _experience(2, 6, False))
+    algorithm.observe(exp)
+    assert algorithm.train(clear_replay_buffer=False) == 12
+    assert algorithm.train(num_updates=3) == 36
+    with pytest.raises(ValueError, match="nothing to replay"):
+        algorithm.train()
+
+
+def test_another_replayer_takes_the_place_of_the_first() -> None:
+    algorithm = DrawingAlgorithm(CountingEnvironment(2))
+    before = len(algorithm.exp_observers)
+    for name in ("one_time", "cycle_one_time", "one_time"):
+        algorithm.set_exp_replayer(name, 2)
+        assert len(algorithm.exp_observers) == before + 1
+
+
+def test_scan_starts_anew_at_each_first_whatever_the_algorithm_does_itself() -> None:
+    step_type = np.array([[1, 0], [2, 1], [0, 1], [1, 2], [1, 0]], np.int32)
+    exp = tf.nest.map_structure(lambda x: tf.transpose(x), _experience(2, 5, False))._replace(
+        step_type=tf.constant(step_type)
+    )
+
+    def count(now: Experience, state: Any) -> PolicyStep:
+        return PolicyStep((), state + 1.0, {"before": state})
+
+    scanned = minibatch.scan(count, exp, tf.constant([5.0, 7.0]))["before"].numpy()
+    np.testing.assert_array_equal(scanned, [[5, 0], [6, 1], [0, 2], [1, 3], [2, 0]])
+
+
+def test_what_a_loss_reports_for_each_row_is_averaged_over_the_valid_rows() -> None:
+    algorithm = DrawingAlgorithm(CountingEnvironment(2))
+    valid = np.array([[1, 1], [0, 1], [0, 0]], np.float32)
+    ratio = np.array([[1, 2], [100, 6], [100, 100]], np.float32)
+    loss = LossInfo(tf.constant(1.5), (), {"ratio": tf.constant(ratio), "entropy": tf.constant(0.25)})
+    metrics = algorithm._train_metrics(loss, [], tf.constant(valid))
+    assert {name: float(value) for name, value in metrics.items()} == {
+        "loss": 1.5,
+        "ratio": 3.0,
+        "entropy": 0.25,
+        "grad_norm": 0.0,
+    }
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    order: list[np.ndarray] = []
+
+    def update(indices: Any, step: tf.Tensor, weight: Any) -> tf.Tensor:
+        chosen = tf.numpy_function(lambda i: order.append(i) or np.float32(0.0), [indices], tf.float32)
+        return tf.reshape(chosen, [1])
+
+    plan = minibatch.plan(12, 1, 4, 4, 1)
+    tf.function(lambda: minibatch.run(update, plan, tf.constant([1, 2])), autograph=False)()
+    epochs = np.concatenate(order).reshape(4, 12)
+    assert len(np.unique(epochs, axis=0)) == 4
+
+
+def test_time_major_swaps_the_first_two_axes() -> None:
+    for length in (1, 4):
+        batch = {
+            "a": tf.reshape(tf.range(3 * length * 2), [3, length, 2]),
+            "b": tf.reshape(tf.range(3 * length), [3, -1]),
+        }
+        swapped = minibatch.time_major(batch)
+        np.testing.assert_array_equal(swapped["a"], np.swapaxes(batch["a"].numpy(), 0, 1))
+        np.testing.assert_array_equal(swapped["b"], batch["b"].numpy().T)
+
+
+class WeighingAlgorithm(CountingAlgorithm):
+    """Reports how many rows are valid, and the state that training starts from."""
+
+    _train = OffPolicyAlgorithm._train
+
+    def loss_info_spec(self, rollout_info_spec: Any) -> Any:
+        return ()
+
+    def train_step(self, inputs: Experience, state: Any = None) -> PolicyStep:
+        return PolicyStep((), state + 1.0, {"before": state})
+
+    def train_complete(self, tape: Any, training_info: Any, valid: tf.Tensor, weight: Any) -> Any:
+        states = training_info.info["before"]
+        return LossInfo(tf.reduce_sum(valid), (), {"first": tf.reduce_sum(states[0]), "last": states[-1, 0]}), []
+
+
+def test_the_row_that_only_bootstraps_and_last_rows_are_not_learned_from() -> None:
+    algorithm = WeighingAlgorithm(CountingEnvironment(2))
+    exp = _experience(2, 6, True)
+    algorithm.train_from(exp._replace(state=tf.zeros([2, 6])), mini_batch_length=3)
+    assert float(algorithm.last_train_metrics["loss"]) == 12
+    step_type = np.ones((2, 6), np.int32)
+    step_type[0, 1] = step_type[1, 5] = StepType.LAST
+    algorithm.train_from(exp._replace(step_type=tf.constant(step_type), state=tf.zeros([2, 6])), mini_batch_length=3)
+    assert float(algorithm.last_train_metrics["loss"]) == 10
+
+
+def test_recurrent_training_begins_with_the_state_before_the_first_step() -> None:
+    algorithm = WeighingAlgorithm(CountingEnvironment(2))
+    exp = _experience(2, 6, False)
+    exp = exp._replace(state=tf.constant([[1.0, 2, 3, 4, 5, 6], [10, 20, 30, 40, 50, 60]]))
+    algorithm.train_from(exp, mini_batch_length=3)
+    metrics = algorithm.last_train_metrics
+    assert float(metrics["first"]) == 1 + 4 + 10 + 40
+    assert float(metrics["last"]) == 1 + 2

@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from benchmarks import _events, _machine
+from benchmarks import _events, _machine, examples
 
 
 def test_table_has_a_line_for_each_row_and_shows_what_is_missing() -> None:
@@ -73,3 +73,47 @@ def test_reached_is_the_first_time() -> None:
     points = [_events.Point(wall_time=10.0 + i, step=i, value=v) for i, v in enumerate([1.0, 480.0, 400.0, 490.0])]
     assert _events.reached(points, 475.0) == 11.0
     assert _events.reached(points, 500.0) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("# Return: at least 475 within 150,000 env steps.", (475.0, 150_000)),
+        ("# Return: at least -2.5.", (-2.5, None)),
+        ("# Return: about 475.", None),
+        ("# Return: at least 475 within a day.", None),
+    ],
+)
+def test_what_a_header_states(header: str, expected: tuple[float, int | None] | None) -> None:
+    assert examples.stated_in(f"# CartPole.\n#\n{header}\n# More.\n") == expected
+
+
+def test_every_runnable_example_states_a_return_and_the_steps_to_it() -> None:
+    stated = examples.runnable()
+    assert len(stated) >= 6
+    assert all(s is not None and s.within is not None for s in stated.values()), stated
+
+
+@pytest.mark.parametrize(
+    ("reached", "within", "verdict"),
+    [
+        (475.0, 3000, {"reached": 490.0, "after": 3000, "ok": "yes"}),
+        (475.0, 2999, {"reached": 490.0, "after": 3000, "ok": "NO"}),
+        (475.0, None, {"reached": 490.0, "after": 3000, "ok": "yes"}),
+        (491.0, None, {"reached": 490.0, "after": None, "ok": "NO"}),
+    ],
+)
+def test_an_example_passes_by_return_and_steps(reached: float, within: int | None, verdict: dict[str, object]) -> None:
+    def points(steps: list[int], values: list[float]) -> list[_events.Point]:
+        return [_events.Point(float(i), step, value) for i, (step, value) in enumerate(zip(steps, values, strict=True))]
+
+    written = {
+        # The first point is before the hundredth episode, when the mean is over fewer.
+        "Metrics/NumberOfEpisodes": points([1, 2, 3, 4], [99.0, 100.0, 200.0, 300.0]),
+        "Metrics_vs_EnvironmentSteps/AverageReturn": points([1000, 2000, 3000, 4000], [500.0, 400.0, 480.0, 490.0]),
+    }
+    assert examples.judge(examples.Stated(reached, within), written) == verdict
+
+
+def test_an_example_that_states_nothing() -> None:
+    assert examples.judge(None, {})["ok"] == "no return stated"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import gin
 from absl import flags
 from absl.testing import flagsaver
+
+from alf.trainers.run_index import RunIndex
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -51,3 +54,27 @@ def read_until(process, text):
         if text in line:
             return lines
     raise AssertionError(f"{text!r} did not come:\n{''.join(lines)}")
+
+
+def snapshot(root):
+    """Names, sizes and times of everything below a directory."""
+    return {
+        os.path.join(place, name): (os.stat(os.path.join(place, name)).st_mtime_ns)
+        for place, directories, files in os.walk(root)
+        for name in [*directories, *files]
+    }
+
+
+def copy_run(root, to, *steps, status="running"):
+    """A run with some of the checkpoints of another one."""
+    (to / "train" / "algorithm").mkdir(parents=True, exist_ok=True)
+    shutil.copy(root / "configured.gin", to)
+    index = RunIndex.load(str(to))
+    for step in steps:
+        record = RunIndex.load(str(root)).find(str(step))
+        for file in record.files:
+            (to / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / file, to / file)
+        index.add(record)
+    index.run["status"] = status
+    index.save()

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
-from absl import logging
 
-from alf.bin import play, train
-from tests.bin.running import SMALL, run_here
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Directory of a run of two iterations."""
-    root = tmp_path_factory.mktemp("trained")
-    settings = [
-        f"--gin_param={b}" for b in (*SMALL, "TrainerConfig.num_iterations=2", "TrainerConfig.checkpoint_interval=1")
-    ]
-    assert run_here(train.main, f"--root_dir={root}", "--gin_file=async_ppo_cart_pole", *settings) == 0
-    return root
-
-
-@pytest.fixture
-def logged(monkeypatch):
-    """Everything that is logged, as text."""
-    lines = []
-    for level in ("info", "warning", "error"):
-        monkeypatch.setattr(logging, level, lambda text, *args: lines.append(str(text) % args if args else str(text)))
-    return lines
+from alf.bin import command_line, play
+from alf.trainers.run_index import RunIndex
+from tests.bin.running import copy_run, read_until, run_here, snapshot, start
 
 
 def _play(root, *arguments):
@@ -45,11 +29,13 @@ def test_returns_and_their_mean(trained, logged):
     assert "ckpt-2" in "\n".join(logged)
 
 
-def test_one_seed_plays_the_same(trained, logged):
+def test_one_seed_plays_the_same_and_nothing_is_written(trained, logged):
+    before = snapshot(trained)
     for _ in range(2):
         assert _play(trained, "--num_episodes=2", "--random_seed=7", "--epsilon_greedy=1.0") == 0
     episodes = [line for line in logged if line.startswith("Episode")]
     assert episodes[:2] == episodes[2:]
+    assert snapshot(trained) == before
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
@@ -65,19 +51,141 @@ def test_video_is_readable(trained, tmp_path, logged, suffix):
     assert frames[0].std() > 0
 
 
-def test_a_checkpoint_by_name(trained, logged):
-    assert _play(trained, "--num_episodes=1", "--checkpoint_name=ckpt-1") == 0
-    assert "ckpt-1" in "\n".join(logged)
-    assert _play(trained, "--checkpoint_name=ckpt-77") == 2
-    assert "there are: ckpt-1, ckpt-2" in "\n".join(logged)
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ("--checkpoint=1", "ckpt-1"),
+        ("--checkpoint_name=ckpt-1", "ckpt-1"),
+        ("--checkpoint={root}/train/algorithm/ckpt-1.index", "ckpt-1"),
+    ],
+)
+def test_a_checkpoint_is_chosen(trained, logged, flag, name):
+    assert _play(trained, "--num_episodes=1", flag.format(root=trained)) == 0
+    assert next(line for line in logged if line.startswith("Playing")).endswith(f"{name}.")
+
+
+def test_the_best_checkpoint(trained, tmp_path, logged):
+    copy_run(trained, tmp_path, 1, 2)
+    index = RunIndex.load(str(tmp_path))
+    index.add(dataclasses.replace(index.find("1"), reward=7.0, kinds=["best"]))
+    index.save()
+    assert _play(tmp_path, "--num_episodes=1", "--checkpoint=best") == 0
+    assert any("ckpt-1." in line for line in logged if line.startswith("Playing"))
 
 
 def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
     assert run_here(play.main) == 2
     assert _play(tmp_path) == 2
-    assert _play(trained, "--record_file=v.avi") == 2
     shutil.copy(trained / "configured.gin", tmp_path)
     assert _play(tmp_path) == 2
+    for wrong in (
+        "--record_file=v.avi",
+        "--num_episodes=0",
+        "--checkpoint=ckpt-77",
+        f"--checkpoint={tmp_path}",
+        "--max_wait_secs=-1",
+    ):
+        assert _play(trained, wrong) == 2
+    assert _play(trained, "--follow", "--checkpoint=1") == 2
+    assert _play(trained, "--checkpoint=1", "--checkpoint_name=2") == 2
+    nowhere = ["create_environment.env_name='Nowhere-v1'", "create_environment.vectorization=None"]
+    assert _play(trained, *(f"--gin_param={b}" for b in nowhere)) == 2
     text = "\n".join(logged)
-    for expected in ("--root_dir is missing", "There is no --gin_file", "must end in .mp4 or .gif", "no checkpoint in"):
+    for expected in (
+        "--root_dir is missing",
+        "There is no --gin_file",
+        "must end in .mp4 or .gif",
+        "There is no checkpoint in",
+        "--num_episodes=0 must be at least 1",
+        "there are: ckpt-1, ckpt-2",
+        f"There is no checkpoint in {tmp_path}",
+        "--max_wait_secs=-1.0 must be at least 0",
+        "leave --checkpoint=1 out",
+        "mean the same: give one",
+        "Gymnasium knows no environment 'Nowhere-v1'",
+    ):
         assert expected in text
+
+
+def test_follow_plays_each_newer_checkpoint_until_the_run_is_finished(trained, tmp_path, logged):
+    copy_run(trained, tmp_path, 1)
+
+    def train_on():
+        while not any(line.startswith("Mean return") for line in logged):
+            time.sleep(0.02)
+        copy_run(trained, tmp_path, 2, status="finished")
+
+    training = threading.Thread(target=train_on)
+    training.start()
+    assert _play(tmp_path, "--follow", "--num_episodes=1", "--max_wait_secs=30") == 0
+    training.join()
+    played = [line for line in logged if line.startswith("Playing")]
+    assert [line.rpartition("/")[2] for line in played] == ["ckpt-1.", "ckpt-2."]
+    assert any("The run is finished" in line for line in logged)
+
+
+def test_follow_waits_no_longer_than_asked(trained, tmp_path, logged):
+    shutil.copy(trained / "configured.gin", tmp_path)
+    assert _play(tmp_path, "--follow", "--max_wait_secs=0.1") == 0
+    assert "No new checkpoint came within 0.1 s." in logged
+
+
+def test_follow_survives_a_checkpoint_that_is_removed_meanwhile(trained, tmp_path, logged, monkeypatch):
+    copy_run(trained, tmp_path, 1, 2)
+    real = play.trained.restore
+
+    def restore(root_dir, algorithm, which):
+        if which == "ckpt-2":
+            index = RunIndex.load(root_dir)
+            index.remove(index.find("2"))
+            index.run["status"] = "finished"
+            index.save()
+        return real(root_dir, algorithm, which)
+
+    monkeypatch.setattr(play.trained, "restore", restore)
+    assert _play(tmp_path, "--follow", "--num_episodes=1") == 0
+    assert any("ckpt-2 was removed meanwhile" in line for line in logged)
+
+
+def test_interrupted_follow_ends_with_code_0(trained, tmp_path):
+    copy_run(trained, tmp_path, 2)
+    process = start("alf.bin.play", f"--root_dir={tmp_path}", "--follow", "--num_episodes=1", "--sleep_time_per_step=0")
+    read_until(process, "Waiting for the next checkpoint")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert "Stopped after 1 checkpoints." in output
+
+
+def test_use_cpu_hides_the_gpus(trained, logged):
+    import tensorflow as tf
+
+    assert _play(trained, "--num_episodes=1", "--use_cpu") == 0
+    assert tf.config.get_visible_devices("GPU") == []
+    assert any(line.startswith("--use_cpu: TensorFlow sees no GPU") for line in logged)
+
+
+def test_restored_weights_are_those_of_the_checkpoint(trained):
+    import gin
+    import tensorflow as tf
+
+    from alf.utils.gin_utils import parse_gin
+
+    gin.clear_config()
+    command_line.flags.FLAGS(["alf"])
+    command_line.set_up()
+    parse_gin([str(trained / "configured.gin")])
+    env = play.trained.make_environment(0)
+    algorithm = play.trained.make_algorithm(str(trained), env)
+    place = trained / "train" / "algorithm"
+    asked = {"1": 1, "ckpt-2": 2, str(place / "ckpt-1"): 1, str(trained): 2, "latest": 2}
+    for which, step in asked.items():
+        restored = play.trained.restore(str(trained), algorithm, which)
+        assert (restored.name, restored.step) == (f"ckpt-{step}", step)
+        reader = tf.train.load_checkpoint(str(place / f"ckpt-{step}"))
+        saved = [reader.get_tensor(k) for k in reader.get_variable_to_shape_map() if k.startswith("algorithm")]
+        for variable in algorithm.acting_variables():
+            assert any(s.shape == variable.shape and np.array_equal(s, variable.numpy()) for s in saved)
+    env.close()
+    gin.clear_config()

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import time
 
+import psutil
 import pytest
 from absl import logging
 
@@ -95,6 +96,16 @@ def test_mistakes_are_told_in_a_sentence(arguments, message, logged):
     assert message in "\n".join(logged)
 
 
+def test_initialize_from_takes_the_weights_of_another_run(tmp_path, logged):
+    settings = ["--gin_file=ppo_cart_pole", *TINY, "--gin_param=TrainerConfig.num_iterations=1"]
+    assert run_here(train.main, f"--root_dir={tmp_path / 'new'}", f"--initialize_from={tmp_path / 'a'}", *settings) == 2
+    assert "there is no run and no checkpoint of that name" in "\n".join(logged)
+    assert run_here(train.main, f"--root_dir={tmp_path / 'a'}", *settings) == 0
+    assert run_here(train.main, f"--root_dir={tmp_path / 'new'}", f"--initialize_from={tmp_path / 'a'}", *settings) == 0
+    assert any(line.startswith(f"Weights from {tmp_path / 'a'}") for line in logged)
+    assert _checkpoints(tmp_path / "new") == ["ckpt-1"]
+
+
 def test_strict_makes_unused_bindings_an_error(tmp_path, logged):
     command = [
         f"--root_dir={tmp_path}",
@@ -160,3 +171,37 @@ def test_two_signals_end_at_once(tmp_path):
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=30)
     assert process.returncode in (0, -signal.SIGTERM), output
+
+
+def _wait_until(condition, what):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_while_starting_is_one_line(tmp_path):
+    importing, reading = (_start_training(tmp_path) for _ in range(2))
+    maps = psutil.Process(importing.pid).memory_maps
+    _wait_until(lambda: any("libtensorflow" in m.path for m in maps()), "the import of TensorFlow")
+    read_until(reading, "TensorFlow threads")
+    for process, code, line in ((importing, -signal.SIGINT, "while starting"), (reading, 130, "Interrupted.")):
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        output, _ = process.communicate(timeout=30)
+        assert time.monotonic() - began < 5
+        assert process.returncode == code, output
+        assert line in output
+        assert len(output.splitlines()) == 1, output
+
+
+def test_a_killed_run_leaves_no_worker_process(tmp_path):
+    process = _start_training(tmp_path, "create_environment.vectorization='async'", "TrainerConfig.num_envs=2")
+    read_until(process, "Training:")
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) == 8
+    process.kill()
+    process.communicate(timeout=30)
+    psutil.wait_procs(workers, timeout=5)
+    left = [w for w in workers if w.is_running() and w.status() != psutil.STATUS_ZOMBIE]
+    assert not left

@@ -115,8 +115,13 @@ def check_batches(batches: Sequence[Experience], recurrent: bool, lengths: Seque
                 for t in range(time):
                     walker.expect({name: getattr(exp, name)[q, t, b] for name in _TIME_STEP})
                     _check_acting(exp, (q, t, b), walker, recurrent)
+                    acted_at = walker.position
                     walker.act(int(exp.action[q, t, b]))
                     steps[stream] = steps.get(stream, 0) + 1
+                if recurrent:
+                    assert exp.bootstrap.state[q, b] == acted_at + 1, (
+                        "the bootstrap's state is not that after the last step"
+                    )
                 bootstrap = exp.bootstrap.time_step
                 walker.expect({name: getattr(bootstrap, name)[q, b] for name in _TIME_STEP})
     return steps

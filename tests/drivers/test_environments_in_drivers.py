@@ -84,6 +84,15 @@ def test_a_crash_ends_open_episodes_as_truncated_is_counted_and_the_run_goes_on(
         assert sum(1 for s, d in rows if s == 2 and d > 0) >= 2, "the cut episodes are truncated, not terminated"
 
 
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy at an address that TensorFlow takes over instead of copying: a multiple of 64."""
+    memory = np.zeros(array.nbytes + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 class Reused(CountingEnvironment):
     """Hands out the same arrays at every step, as careless environments do."""
 
@@ -94,7 +103,7 @@ class Reused(CountingEnvironment):
     def _time_step(self, action: np.ndarray) -> ts.TimeStep:
         step = super()._time_step(action)
         if not self._arrays:
-            self._arrays = [np.array(x) for x in step]  # handed out from the first reset on
+            self._arrays = [_aligned(x) for x in step]  # handed out from the first reset on
         for array, value in zip(self._arrays, step, strict=True):
             array[...] = value
         return ts.TimeStep(*self._arrays)
@@ -170,6 +179,39 @@ def test_observations_and_actions_may_be_nested(stepping: str, actors: int) -> N
     assert observation["more"][0].shape == [2, 4, 2, 2, 2]
     np.testing.assert_array_equal(observation["more"][0][..., 0, 0], tf.cast(observation["where"][..., 2], tf.uint8))
     assert batches[-1].prev_action["turn"].shape == [2, 4, 2, 2]
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+@pytest.mark.parametrize("actors", [0, 1])
+def test_no_random_number_is_drawn_twice(stepping: str, actors: int) -> None:
+    """Steps, rows, segments, environments: each sample is its own. Of 960 pairs of float32 none is there twice by chance."""
+    envs = [NestedEnvironment(2, 2 * i) for i in range(2)]
+    algorithm = RandomAlgorithm(*specs_of(envs[0]), observation_transformer=None)
+    drawn: list[np.ndarray] = []
+    algorithm.add_experience_observer(lambda exp: drawn.append(exp.action["turn"].numpy().reshape(-1, 2)))
+    driver = AsyncOffPolicyDriver(envs, algorithm, 2 * actors, 5, 2, mode="sync", stepping=stepping, random_seed=1)
+    driver.start()
+    try:
+        for _ in range(24):
+            driver.run_async()
+    finally:
+        driver.stop()
+    samples = np.concatenate(drawn)
+    assert len(samples) == 24 * 2 * 5 * 2
+    assert len(np.unique(samples, axis=0)) == len(samples)
+
+
+def test_errors_name_the_stream_by_its_number_among_all() -> None:
+    class Poisoned(CountingEnvironment):
+        def _step(self, action: Any) -> ts.TimeStep:
+            step = super()._step(action)
+            step.reward[1] = np.nan
+            return step
+
+    envs = [RestartingEnvironment(lambda seed, i=i: (Poisoned if i else CountingEnvironment)(2, 2 * i)) for i in (0, 1)]
+    driver = AsyncOffPolicyDriver(envs, CountingAlgorithm(envs[0]), 0, 4, 2, random_seed=1)
+    with pytest.raises(FloatingPointError, match=r"Stream 3 \(row 1 of 2\)"):
+        _run(driver, 20)
 
 
 def test_gradient_and_variable_summaries_can_be_switched_on() -> None:

@@ -54,6 +54,15 @@ def test_observers_get_every_step_of_every_environment_in_order_with_its_id() ->
         position = observation[..., 2]
         expected = np.where(step_type == 2, 0.0, position + 1 + action / 64)
         np.testing.assert_array_equal(reward, expected.astype(np.float32))
+        discount = np.concatenate([t.discount for t in trajectories])
+        arrived = np.concatenate(
+            [b.discount[q].numpy() for b in algorithm.batches for q in range(2) if _of(b, q, thread)]
+        )
+        np.testing.assert_array_equal(discount[:-1], arrived[1:])
+
+
+def _of(batch: Any, q: int, thread: int) -> bool:
+    return int(batch.env_id[q, 0, 0]) // 2 == thread
 
 
 def test_metrics_see_raw_rewards_and_the_learner_the_shaped_ones() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.algorithms.rl_algorithm import ROLLOUT
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment
@@ -66,6 +67,50 @@ def test_an_interrupted_unroll_starts_the_stream_anew() -> None:
     driver.run(10)
     driver.stop()
     assert [int(s) for s in algorithm.batches[-1].step_type[0, :, 0]] == [0, 1, 1, 1, 1]
+
+
+def test_an_error_of_acting_is_not_taken_for_an_earlier_one_of_the_environment() -> None:
+    class Failing(CountingEnvironment):
+        steps = 0
+
+        def _step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps == 3:
+                raise ValueError("the environment's")
+            return super()._step(action)
+
+    class Acting(CountingAlgorithm):
+        def rollout(self, time_step: Any, state: Any, mode: int) -> Any:
+            if mode == ROLLOUT:
+                observation = tf.debugging.check_numerics(time_step.observation / (9.0 - env.spoil), "the policy's")
+                time_step = time_step._replace(observation=observation)
+            return super().rollout(time_step, state, mode)
+
+    env = Failing(1, episode_lengths=[20])
+    env.spoil = tf.Variable(0.0, trainable=False)
+    algorithm = Acting(env)
+    algorithm.spoil = env.spoil
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=4, stepping="graph", random_seed=1)
+    with pytest.raises(ValueError, match="the environment's"):
+        driver.run()
+    driver.run()
+    env.spoil.assign(9.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the policy's"):
+        driver.run()
+    driver.stop()
+
+
+def test_a_stopped_driver_publishes_no_more() -> None:
+    envs = make_envs(1, 1)
+    algorithm = CountingAlgorithm(envs[0])
+    driver = AsyncOffPolicyDriver(envs, algorithm, 0, 2, 1, random_seed=1)
+    driver.start()
+    driver.run_async()
+    algorithm.train(clear_replay_buffer=False)
+    assert driver.stats()["policy_version"] == 1
+    driver.stop()
+    algorithm.train()
+    assert driver.stats()["policy_version"] == 1
 
 
 class Uncareful(CountingAlgorithm):

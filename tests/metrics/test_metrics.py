@@ -220,3 +220,18 @@ def test_results_are_read_while_another_thread_writes():
         assert metric.num_episodes() <= 10
         metric.state_dict()
     thread.join()
+
+
+def test_an_episode_that_has_ended_is_not_open():
+    metric = AverageReturnMetric(1, 1)
+    metric(_trajectory([[FIRST], [MID], [LAST]], [[MID], [LAST], [FIRST]], [[2.0], [3.0], [9.0]]))
+    assert metric.result() == 5.0
+    assert metric.longest_open() == 0.0
+
+
+def test_a_row_that_is_last_counts_nothing_whatever_follows():
+    metrics = standard_metrics(1, 1)
+    for metric in metrics:
+        metric(_trajectory([[FIRST], [LAST], [LAST]], [[LAST], [LAST], [FIRST]], [[2.0], [3.0], [9.0]]))
+    assert [float(metric.result()) for metric in metrics] == [1, 1, 2.0, 1]
+    assert metrics[2].num_episodes() == 1

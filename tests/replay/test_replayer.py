@@ -80,3 +80,12 @@ def test_a_single_segment_gets_a_queue_axis() -> None:
     exp = stack_segments([segment])
     assert exp.reward.shape == [1, 3, 2]
     assert exp.bootstrap.time_step.reward.shape == [1, 2]
+
+
+def test_only_the_last_batch_is_kept() -> None:
+    replayer = create_replayer("one_time")
+    replayer.observe(_experience(1, 3, 2))
+    later = tf.nest.map_structure(lambda x: x + tf.cast(500, x.dtype), _experience(2, 3, 2))
+    replayer.observe(later)
+    assert replayer.batch_size == 4
+    assert replayer.replay_all().reward.numpy().min() == 500

@@ -37,6 +37,7 @@ def small_config(tmp_path):
             "mini_batch_size": 16,
             "num_steps_per_iter": 32,
             "num_envs": 2,
+            "export_saved_model": False,
             **kwargs,
         }
         return TrainerConfig(trainer=trainer, **settings)

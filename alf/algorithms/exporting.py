@@ -1,0 +1,146 @@
+"""An algorithm as named functions, which `alf.export` writes as a model that runs without `alf`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm
+from alf.data_structures import ActionTimeStep, Nest, PolicyStep
+from alf.export.policy import ExportablePolicy, ExportError, Leaf, Tensors, leaves_of, named
+from alf.utils import dist_utils, nest_utils, rng
+from alf.utils.common import is_stateless, reset_state_at_first
+
+# Log-probabilities closer than this are equal but for rounding.
+_TIE = 1e-4
+
+
+def exportable(algorithm: RLAlgorithm) -> ExportablePolicy:
+    """The policy of an algorithm: what it would do, as functions of raw observations that read its live variables.
+
+    Its functions: `action`, by `predict` without exploration; `distribution` and `value`, by `rollout`, where that
+    records an `action_distribution` or a `value`. Rows at FIRST begin with a zero state.
+
+    Raises:
+      ExportError: parts of the recurrent states of `rollout` and `predict` have one name and different specs.
+    """
+    return _Functions(algorithm).policy()
+
+
+class _Functions:
+    """The functions of an algorithm over named tensors."""
+
+    def __init__(self, algorithm: RLAlgorithm) -> None:
+        algorithm.acting_variables()  # builds what builds itself late
+        self._algorithm = algorithm
+        self._time_step = algorithm.time_step_spec._replace(
+            observation=algorithm.observation_spec, prev_action=algorithm.action_spec
+        )
+
+    def policy(self) -> ExportablePolicy:
+        """All of it."""
+        algorithm, fields = self._algorithm, self._time_step._asdict()
+        states = self._states()
+        functions: dict[str, Callable[[Tensors], Tensors]] = {"action": self._action}
+        for name, field in (("distribution", "action_distribution"), ("value", "value")):
+            if nest_utils.find_field(algorithm.rollout_info_spec, field):
+                functions[name] = self._output(name, field)
+        observations = leaves_of("observation", algorithm.observation_spec)
+        inputs = [leaf for field, spec in fields.items() for leaf in _bounded(field, spec)]
+        stateless = [] if not states else ["step_type", *states]
+        return ExportablePolicy(
+            inputs=(*inputs, *states.values()),
+            always=frozenset([*(leaf.name for leaf in observations), *stateless]),
+            state=tuple(states),
+            functions=functions,
+            nearly_best=self._nearly_best,
+            description={
+                "observation": [leaf.describe() for leaf in observations],
+                "action": [leaf.describe() for leaf in leaves_of("action", algorithm.action_spec)],
+                "state": [leaf.describe() for leaf in states.values()],
+                "distribution": self._describe_distribution() if "distribution" in functions else [],
+            },
+        )
+
+    def _states(self) -> dict[str, Leaf]:
+        """The leaves of the recurrent state, of acting and of what else is asked for, by name."""
+        algorithm = self._algorithm
+        leaves: dict[str, Leaf] = {}
+        for spec in (algorithm.predict_state_spec, algorithm.train_state_spec):
+            for leaf in leaves_of("state", spec):
+                same = leaves.setdefault(leaf.name, leaf)
+                if (same.shape, same.dtype) != (leaf.shape, leaf.dtype):
+                    raise ExportError(
+                        f"{algorithm.name}: {leaf.name} is {same.shape} {same.dtype.name} for predict and {leaf.shape} "
+                        f"{leaf.dtype.name} for rollout; give the two parts different names."
+                    )
+        return leaves
+
+    def _describe_distribution(self) -> list[dict[str, Any]]:
+        spec = self._algorithm.action_distribution_spec
+        described = []
+        for name, leaf in named("action", spec):
+            distribution = isinstance(leaf, nest_utils.DistributionSpec)
+            described.append({"action": name, "type": leaf.type.__name__ if distribution else "Deterministic"})
+        return described
+
+    # ---- the functions ----
+
+    def _step(self, inputs: Tensors, state_spec: Nest, act: Callable[[ActionTimeStep, Nest], PolicyStep]) -> PolicyStep:
+        """`act` on the transformed time step and the state before it."""
+        raw = ActionTimeStep(*(_packed(field, spec, inputs) for field, spec in self._time_step._asdict().items()))
+        state = reset_state_at_first(_packed("state", state_spec, inputs), raw.step_type)
+        # What is not asked for, such as the sample of `rollout`, must take no number from anybody's stream.
+        with rng.scope(tf.zeros([2], tf.int32)):
+            return act(self._algorithm.transform_timestep(raw), state)
+
+    def _predict(self, inputs: Tensors) -> PolicyStep:
+        algorithm = self._algorithm
+        return self._step(
+            inputs, algorithm.predict_state_spec, lambda t, s: algorithm.predict(t, s, epsilon_greedy=0.0)
+        )
+
+    def _rollout(self, inputs: Tensors) -> PolicyStep:
+        algorithm = self._algorithm
+        return self._step(inputs, algorithm.train_state_spec, lambda t, s: algorithm.rollout(t, s, OFF_POLICY_TRAINING))
+
+    def _action(self, inputs: Tensors) -> Tensors:
+        step = self._predict(inputs)
+        return dict(named("action", step.action)) | dict(named("state", step.state))
+
+    def _output(self, name: str, field: str) -> Callable[[Tensors], Tensors]:
+        # Parameters have names of their own, such as `logits`; an action without distribution is called what it is.
+        prefix, plain = ("", "action") if name == "distribution" else (name, name)
+
+        def function(inputs: Tensors) -> Tensors:
+            step = self._rollout(inputs)
+            found = nest_utils.distributions_to_params(nest_utils.find_field(step.info, field)[0])
+            return {key or plain: x for key, x in named(prefix, found)} | dict(named("state", step.state))
+
+        return function
+
+    def _nearly_best(self, inputs: Tensors, actions: Tensors) -> np.ndarray:
+        found = nest_utils.find_field(self._rollout(inputs).info, "action_distribution")
+        if not found or not all(nest_utils.is_distribution(leaf) for leaf in tf.nest.flatten(found[0])):
+            return np.zeros(len(next(iter(actions.values()))), bool)
+        chosen = _packed("action", self._algorithm.action_spec, actions)
+        best = dist_utils.mode_action_distribution(found[0])
+        log_prob = [dist_utils.compute_log_probability(found[0], a, 1).numpy() for a in (chosen, best)]
+        return log_prob[0] >= log_prob[1] - _TIE
+
+
+def _bounded(field: str, spec: Nest) -> list[Leaf]:
+    leaves = leaves_of(field, spec)
+    if field == "step_type":
+        return [Leaf(field, (), tf.int32, np.asarray(0), np.asarray(2))]
+    return leaves
+
+
+def _packed(prefix: str, spec: Nest, tensors: Tensors) -> Nest:
+    """The nest of `spec` out of named tensors."""
+    if is_stateless(spec):
+        return spec
+    return tf.nest.pack_sequence_as(spec, [tensors[name] for name, _ in named(prefix, spec)])

@@ -1,0 +1,103 @@
+"""Whole episodes of a policy, as many as asked for, and what they came to."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from alf.trainers.evaluation import EpisodeRecorder
+
+
+class EpisodesError(RuntimeError):
+    """The episodes do not end."""
+
+
+def run_episodes(
+    env: Any,
+    algorithm: Any,
+    num_episodes: int,
+    epsilon_greedy: float,
+    random_seed: int | None = None,
+    observers: Sequence[Callable[..., None]] = (),
+    success_threshold: float | None = None,
+    max_steps_per_episode: int = 100_000,
+) -> EpisodeRecorder:
+    """Plays exactly `num_episodes` episodes from a reset.
+
+    Args:
+      env: batched environment of B rows, which stays the caller's.
+      algorithm: acts by its present weights; trains nothing.
+      num_episodes: n; each row gives its share of them, since taking those that end first would favour short ones.
+      epsilon_greedy: chance of a sampled instead of the most likely action: 0 is deterministic, 1 stochastic.
+      random_seed: of the samples.
+      observers: called as `f(trajectory [B, ...])` at every step.
+      success_threshold: an episode with at least this return is a success; None: where the environment says so.
+      max_steps_per_episode: a longer one is an error.
+
+    Returns:
+      their `returns`, `lengths` and `succeeded`.
+
+    Raises:
+      EpisodesError: an episode does not end.
+      ValueError: `num_episodes` is below 1.
+    """
+    from alf.drivers.policy_driver import PolicyDriver
+    from alf.trainers.counts import EnvironmentEpisodes
+    from alf.trainers.evaluation import EpisodeRecorder
+
+    if num_episodes < 1:
+        raise ValueError(f"num_episodes={num_episodes} must be at least 1.")
+    recorder = EpisodeRecorder(
+        EnvironmentEpisodes(num_episodes), env.batch_size, success_threshold, lambda: env.successes
+    )
+    driver = PolicyDriver(
+        env, algorithm, observers=[recorder, *observers], epsilon_greedy=epsilon_greedy, random_seed=random_seed
+    )
+    time_step, state = driver.get_initial_time_step(), driver.get_initial_policy_state()
+    while not recorder.done:
+        time_step, state = driver.predict(1, time_step, state)
+        if recorder.longest_open() > max_steps_per_episode:
+            raise EpisodesError(
+                f"An episode has not ended after {max_steps_per_episode} steps ({len(recorder.returns)} of "
+                f"{num_episodes} have): give the environment a time limit, such as suite_gym.load.max_episode_steps."
+            )
+    return recorder
+
+
+def summary(
+    returns: Sequence[float], lengths: Sequence[int], succeeded: Sequence[bool] | None = None
+) -> dict[str, Any]:
+    """What at least one episode came to, as JSON values; numbers that are not finite are None.
+
+    Args:
+      returns: of each episode.
+      lengths: actions in each.
+      succeeded: whether each was a success; None: nothing is known about that.
+    """
+    return {
+        "episodes": len(returns),
+        **_numbers(returns),
+        "success_rate": None if succeeded is None else sum(succeeded) / len(succeeded),
+        "length": _numbers(lengths),
+        "returns": [_finite(r) for r in returns],
+        "lengths": list(lengths),
+    }
+
+
+def _numbers(values: Sequence[float]) -> dict[str, float | None]:
+    return {
+        "mean": _finite(float(np.mean(values))),
+        "std": _finite(float(np.std(values))),
+        "min": _finite(float(min(values))),
+        "max": _finite(float(max(values))),
+        "median": _finite(float(statistics.median(values))),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,293 @@
+"""Evaluates a trained policy over whole episodes, deterministic and stochastic.
+
+    python -m alf.bin.evaluate --root_dir=runs/cart_pole --checkpoint=best --num_episodes=100 --output=result.json
+    python -m alf.bin.evaluate --root_dir=runs/cart_pole --watch --output=evaluations.jsonl
+
+Plays exactly --num_episodes episodes with the most likely actions and as many with sampled ones (choose one of the two
+with --deterministic or --stochastic), and writes the results as JSON. With --watch it evaluates every checkpoint of the
+run, those to come too, until the run is finished or Ctrl-C: an evaluation worker beside training. It writes nothing
+into --root_dir unless --output says so. Exit code 2: the command line, the configuration or the checkpoint is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from absl import flags, logging
+
+from alf.bin import command_line, output_flag, policy_flags, trained
+from alf.bin.episodes import EpisodesError, run_episodes, summary
+from alf.bin.video import Video, VideoError, marked
+from alf.utils.files import write_atomically
+
+_DETERMINISTIC = flags.DEFINE_bool("deterministic", None, "Evaluate the most likely actions.")
+_STOCHASTIC = flags.DEFINE_bool("stochastic", None, "Evaluate sampled actions; by default both.")
+_PARALLEL = flags.DEFINE_integer("num_parallel_environments", 1, "Environments that are stepped together.")
+_THRESHOLD = flags.DEFINE_float(
+    "success_threshold", None, "An episode with at least this return counts as a success; by default the run's own."
+)
+_WATCH = flags.DEFINE_bool("watch", False, "Evaluate every checkpoint, and each that training adds.")
+_STEPS = flags.DEFINE_integer(
+    "max_evaluation_steps", 0, "With --watch: end after the checkpoint at which so many steps are played; 0: no limit."
+)
+flags.adopt_module_key_flags(command_line)
+flags.adopt_module_key_flags(policy_flags)
+flags.adopt_module_key_flags(output_flag)
+
+# The chance of a sampled action in each way to act.
+MODES = {"deterministic": 0.0, "stochastic": 1.0}
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How to evaluate a checkpoint.
+
+    Attributes:
+      num_episodes: in each mode.
+      modes: names out of `MODES`.
+      batch_size: B, environments stepped together.
+      random_seed: of environments and samples, the same for each mode and checkpoint.
+      success_threshold: return from which on an episode is a success; None: where the environment says so.
+      record_file: .mp4 or .gif of the episodes of row 0; with several modes their names are put into its name.
+    """
+
+    num_episodes: int
+    modes: Sequence[str] = tuple(MODES)
+    batch_size: int = 1
+    random_seed: int = 0
+    success_threshold: float | None = None
+    record_file: str | None = None
+
+
+def evaluate(plan: Plan, algorithm: Any) -> dict[str, dict[str, Any]]:
+    """Plays the present weights in environments made by gin.
+
+    Args:
+      plan: what to play.
+      algorithm: acts, and learns nothing.
+
+    Returns:
+      for each mode what `episodes.summary` tells, and `seconds`.
+
+    Raises:
+      EpisodesError: an episode does not end.
+      UsageError: the environment cannot be made.
+      VideoError: it has no pictures to record.
+    """
+    return {mode: _evaluate_mode(plan, algorithm, mode) for mode in plan.modes}
+
+
+def _evaluate_mode(plan: Plan, algorithm: Any, mode: str) -> dict[str, Any]:
+    # An environment of its own for each, so that a result depends on nothing but the seed and the weights.
+    began = time.monotonic()
+    batch_size = min(plan.batch_size, plan.num_episodes)
+    env = trained.make_environment(plan.random_seed, bool(plan.record_file), batch_size)
+    video = None
+    try:
+        observers: list[Callable[..., None]] = []
+        if plan.record_file:
+            path = marked(plan.record_file, mode) if len(plan.modes) > 1 else plan.record_file
+            video = Video(env, path)
+            observers.append(video.add)
+        episodes = run_episodes(
+            env,
+            algorithm,
+            plan.num_episodes,
+            MODES[mode],
+            plan.random_seed,
+            observers,
+            plan.success_threshold,
+        )
+    finally:
+        if video is not None:
+            video.close()
+        env.close()
+    result = summary(episodes.returns, episodes.lengths, episodes.succeeded if episodes.tells_success else None)
+    return {**result, "steps": episodes.steps, "seconds": round(time.monotonic() - began, 3)}
+
+
+def report(root_dir: str, restored: trained.Restored, plan: Plan, results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The JSON result of one checkpoint."""
+    from alf.trainers.run_facts import versions
+
+    return {
+        "format": FORMAT,
+        "root_dir": root_dir,
+        "checkpoint": restored.name,
+        "step": restored.step,
+        "path": restored.path,
+        "random_seed": plan.random_seed,
+        "success_threshold": plan.success_threshold,
+        "num_parallel_environments": min(plan.batch_size, plan.num_episodes),
+        "versions": versions(),
+        "results": results,
+    }
+
+
+def watch(
+    root_dir: str,
+    algorithm: Any,
+    plan: Plan,
+    done: Collection[int],
+    write: Callable[[dict[str, Any]], None],
+    poll_secs: float = 1.0,
+    max_wait_secs: float = 0.0,
+    max_steps: int = 0,
+) -> int:
+    """Evaluates every checkpoint, oldest first, and waits for those to come, until the run is finished or Ctrl-C.
+
+    Args:
+      root_dir: of the run, which may be training.
+      algorithm: as trained.
+      plan: how to evaluate.
+      done: steps of checkpoints that are left out.
+      write: called with the report of each.
+      poll_secs: between two looks for a new checkpoint.
+      max_wait_secs: the longest wait for one; 0 sets no limit.
+      max_steps: environment steps after which it ends, between two checkpoints; 0 sets no limit.
+
+    Returns:
+      how many checkpoints were evaluated.
+    """
+    from alf.trainers.checkpointing import CheckpointError
+    from alf.trainers.run_index import RunIndex
+
+    seen, evaluated, steps = set(done), 0, 0
+
+    def unseen(index: Any) -> Any:
+        return next((record for record in index.records() if record.step not in seen), None)
+
+    try:
+        while (record := trained.wait_for(root_dir, unseen, poll_secs, max_wait_secs)) is not None:
+            seen.add(record.step)
+            try:
+                restored = trained.restore(root_dir, algorithm, record.name)
+            except CheckpointError as e:
+                if RunIndex.load(root_dir).find(record.name) is not None:
+                    raise
+                logging.warning("%s was removed before it could be evaluated: %s", record.name, e)
+                continue
+            named = marked(plan.record_file, restored.name) if plan.record_file else None
+            results = evaluate(dataclasses.replace(plan, record_file=named), algorithm)
+            write(report(root_dir, restored, plan, results))
+            evaluated += 1
+            steps += sum(result["steps"] for result in results.values())
+            if max_steps and steps >= max_steps:
+                logging.info("--max_evaluation_steps=%d is reached.", max_steps)
+                break
+    except KeyboardInterrupt:
+        logging.info("Stopped.")
+    logging.info("Evaluated %d checkpoints with %d environment steps.", evaluated, steps)
+    return evaluated
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+
+    def body() -> None:
+        root_dir = command_line.root_dir(argv)
+        _check_flags()
+        command_line.set_up()
+        command_line.parse_gin(root_dir)
+        try:
+            _evaluate_by_flags(root_dir)
+        except (EpisodesError, VideoError) as e:
+            raise command_line.UsageError(str(e)) from e
+
+    code = command_line.run(body)
+    return 0 if _WATCH.value and code == command_line.INTERRUPTED else code
+
+
+def _check_flags() -> None:
+    policy_flags.check()
+    command_line.at_least(_PARALLEL, 1)
+    command_line.at_least(_STEPS, 0)
+    command_line.has_suffix(output_flag.OUTPUT, ".jsonl" if _WATCH.value else ".json")
+    if not _modes():
+        raise command_line.UsageError("--nodeterministic and --nostochastic leave nothing to evaluate: drop one.")
+    if _WATCH.value and policy_flags.checkpoint() != "latest":
+        raise command_line.UsageError(
+            f"--watch evaluates every checkpoint: leave --checkpoint={policy_flags.checkpoint()} out."
+        )
+    if _STEPS.value and not _WATCH.value:
+        raise command_line.UsageError(f"--max_evaluation_steps={_STEPS.value} is for --watch.")
+
+
+def _modes() -> list[str]:
+    """The modes that are asked for, else those that are not refused."""
+    wanted = dict(zip(MODES, (_DETERMINISTIC.value, _STOCHASTIC.value), strict=True))
+    return [mode for mode, flag in wanted.items() if flag] or [mode for mode, flag in wanted.items() if flag is None]
+
+
+def _evaluate_by_flags(root_dir: str) -> None:
+    plan = _plan(root_dir)
+    env = trained.make_environment(plan.random_seed)
+    try:
+        algorithm = trained.make_algorithm(root_dir, env)
+    finally:
+        env.close()
+    if not _WATCH.value:
+        restored = trained.restore(root_dir, algorithm, policy_flags.checkpoint())
+        _write(report(root_dir, restored, plan, evaluate(plan, algorithm)))
+        return
+    output = output_flag.OUTPUT.value
+    done = {line["step"] for line in output_flag.read_lines(output) if "step" in line} if output else set()
+    if done:
+        logging.info("%d checkpoints are in %s already.", len(done), output)
+    wait = policy_flags.MAX_WAIT_SECS.value
+    watch(root_dir, algorithm, plan, done, _write, max_wait_secs=wait, max_steps=_STEPS.value)
+
+
+def _plan(root_dir: str) -> Plan:
+    import numpy as np
+
+    from alf.trainers.config import TrainerConfig
+
+    threshold = _THRESHOLD.value
+    if threshold is None:
+        with command_line.told_as_usage():
+            threshold = getattr(TrainerConfig(root_dir=root_dir), "reward_success_threshold", None)
+    seed = policy_flags.RANDOM_SEED.value
+    if seed is None:
+        seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
+        logging.info("random_seed is not set; this evaluation uses %d.", seed)
+    return Plan(
+        policy_flags.NUM_EPISODES.value, _modes(), _PARALLEL.value, seed, threshold, policy_flags.RECORD_FILE.value
+    )
+
+
+def _write(result: dict[str, Any]) -> None:
+    """Logs a line for each mode, and puts the result into the file."""
+    for mode, numbers in result["results"].items():
+        success = "" if numbers["success_rate"] is None else f", success {numbers['success_rate']:.0%}"
+        logging.info(
+            "%s, %s: return %s ± %s over %d episodes (min %s, median %s, max %s), length %s%s, %.1f s.",
+            result["checkpoint"],
+            mode,
+            *(_text(numbers[name]) for name in ("mean", "std")),
+            numbers["episodes"],
+            *(_text(numbers[name]) for name in ("min", "median", "max")),
+            _text(numbers["length"]["mean"]),
+            success,
+            numbers["seconds"],
+        )
+    path = output_flag.OUTPUT.value
+    if path and _WATCH.value:
+        output_flag.append_line(path, result)
+    elif path:
+        write_atomically(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+    if path:
+        logging.info("Result: %s", path)
+
+
+def _text(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    command_line.start(main)

@@ -1,0 +1,278 @@
+"""Trains with many settings, several at a time, and compares them.
+
+    python -m alf.bin.grid_search --root_dir=runs/search --gin_file=async_ppo_cart_pole.gin --search_config=search.json
+
+where search.json is, for example,
+
+    {"parameters": {"Adam.learning_rate": [1e-3, 3e-3], "PPOLoss.entropy_regularization": [0.0, 0.01]}, "repeats": 3}
+
+Each run is a process of alf.bin.train in a directory of its own below --root_dir, whose output is in `output.log` there.
+The same command again goes on: runs that are finished are left out, others resume. Ctrl-C ends the runs, which save
+first. Results: a table, results.csv, results.md and results.svg. Exit code 1: a run has failed; 2: the command line is
+wrong; 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from absl import flags, logging
+
+from alf.bin import command_line
+from alf.bin.command_line import UsageError
+from alf.bin.search_report import Result, markdown, read_result, write_reports
+from alf.bin.search_space import Search, read_search, run_name, run_seed
+from alf.trainers.run_index import RunIndex
+from alf.utils.files import write_atomically
+
+_CONFIG = flags.DEFINE_string("search_config", None, "File of what to try: .json, or gin with lists of values.")
+_REPEATS = flags.DEFINE_integer("repeats", None, "Runs of each setting, with different seeds; 1 by default.")
+_WORKERS = flags.DEFINE_integer("workers", None, "Runs at a time; 1 by default.")
+_METRIC = flags.DEFINE_string(
+    "metric", None, "Column of train/stats.jsonl to compare by; by default the final evaluation, else the mean return."
+)
+flags.adopt_module_key_flags(command_line)
+
+PLAN_FILE = "grid_search.json"
+OUTPUT_FILE = "output.log"
+
+_FAILED = 1
+_POLL_SECS = 0.1
+# A run that is asked to end finishes its iteration and saves.
+_PATIENCE_SECS = 30.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+
+    def body() -> int:
+        root_dir = command_line.root_dir(argv)
+        if not _CONFIG.value:
+            raise UsageError("--search_config is missing: give a file of what to try; see --help.")
+        if not command_line.GIN_FILE.value:
+            raise UsageError("--gin_file is missing: give what to train, e.g. --gin_file=async_ppo_cart_pole.gin.")
+        command_line.at_least(_REPEATS, 1)
+        command_line.at_least(_WORKERS, 1)
+        command_line.set_up_logging()
+        search = read_search(_CONFIG.value)
+        search = dataclasses.replace(
+            search, repeats=_REPEATS.value or search.repeats, workers=_WORKERS.value or search.workers
+        )
+        check_plan(root_dir, search, _what())
+        return run_search(root_dir, search)
+
+    return command_line.run(body)
+
+
+def _what() -> dict[str, list[str]]:
+    return {"gin_files": list(command_line.GIN_FILE.value), "bindings": command_line.bindings()}
+
+
+def check_plan(root_dir: str, search: Search, what: Mapping[str, Any]) -> None:
+    """Notes what is searched, and refuses a directory of another search; more repeats are no other search.
+
+    Raises:
+      UsageError: the directory holds one, or a gin file is missing.
+    """
+    from alf.utils.gin_utils import find_gin_file
+
+    for name in what["gin_files"]:
+        find_gin_file(name)
+    plan = {"settings": list(search.settings), "seed": search.seed, **what}
+    path = os.path.join(root_dir, PLAN_FILE)
+    try:
+        with open(path, encoding="utf-8") as f:
+            before = json.load(f)
+    except FileNotFoundError:
+        before = plan
+    except (OSError, ValueError, RecursionError) as e:
+        raise UsageError(f"{path} cannot be read ({type(e).__name__}): remove it if this is the same search.") from e
+    if before != plan:
+        raise UsageError(
+            f"--root_dir={root_dir} holds another search: give its --search_config, or another --root_dir."
+        )
+    write_atomically(path, json.dumps(plan, indent=1) + "\n")
+
+
+def run_search(root_dir: str, search: Search) -> int:
+    """Runs what is not finished, reports, and returns the exit code."""
+    runs = [
+        Result(run_name(index, setting, repeat), index, repeat, setting, "waiting")
+        for repeat in range(search.repeats)
+        for index, setting in enumerate(search.settings)
+    ]
+    done = {run.name: "finished" for run in runs if _is_finished(os.path.join(root_dir, run.name))}
+    logging.info(
+        "%d settings, %d runs, %d of them finished already; %d at a time.",
+        len(search.settings),
+        len(runs),
+        len(done),
+        search.workers,
+    )
+    pool = Pool(root_dir, search)
+    interrupted = False
+    try:
+        with _sigterm_as_interrupt():
+            done |= pool.run([run for run in runs if run.name not in done])
+    except KeyboardInterrupt:
+        done |= pool.stop()
+        interrupted = True
+    results = [
+        read_result(os.path.join(root_dir, run.name), run._replace(state=done.get(run.name, "waiting")), _METRIC.value)
+        for run in runs
+    ]
+    paths = write_reports(root_dir, results, f"{os.path.basename(os.path.abspath(root_dir))}: scores of the settings")
+    print(markdown(results))
+    print(f"Runs: {paths['csv']}; plot: {paths['svg']}")
+    if interrupted:
+        logging.warning("Interrupted: the same command goes on.")
+        return command_line.INTERRUPTED
+    failed = [run.name for run in results if run.state == "failed"]
+    if failed:
+        logging.error("%d of %d runs failed: %s.", len(failed), len(runs), ", ".join(failed))
+        return _FAILED
+    return 0
+
+
+def _is_finished(directory: str) -> bool:
+    return os.path.isdir(directory) and RunIndex.load(directory).run.get("status") == "finished"
+
+
+class Pool:
+    """Runs training processes, a fixed number at a time."""
+
+    def __init__(self, root_dir: str, search: Search) -> None:
+        """Creates the pool.
+
+        Args:
+          root_dir: of the search.
+          search: how many at a time, seeds and GPUs.
+        """
+        self._root_dir = root_dir
+        self._search = search
+        self._active: dict[str, subprocess.Popen[bytes]] = {}
+        self._slots: dict[str, int] = {}
+        self._states: dict[str, str] = {}
+
+    def run(self, runs: Sequence[Result]) -> dict[str, str]:
+        """Runs all; returns "finished" or "failed" by name."""
+        waiting = list(reversed(runs))
+        while waiting or self._active:
+            while waiting and len(self._active) < self._search.workers:
+                self._start(waiting.pop())
+            time.sleep(_POLL_SECS)
+            for name in [name for name, process in self._active.items() if process.poll() is not None]:
+                self._ended(name, self._active.pop(name).returncode)
+        return self._states
+
+    def _start(self, run: Result) -> None:
+        directory = os.path.join(self._root_dir, run.name)
+        os.makedirs(directory, exist_ok=True)
+        free = set(range(self._search.workers)) - set(self._slots.values())
+        slot = self._slots[run.name] = min(free)
+        with open(os.path.join(directory, OUTPUT_FILE), "ab") as output:
+            # A session of its own: Ctrl-C in the terminal would else reach it, and once more from here.
+            self._active[run.name] = subprocess.Popen(
+                train_command(directory, run, self._search),
+                env=self._environment(slot),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        logging.info("Started %s.", run.name)
+
+    def _environment(self, slot: int) -> dict[str, str]:
+        gpus = self._search.gpus
+        chosen = {"CUDA_VISIBLE_DEVICES": str(gpus[slot % len(gpus)])} if gpus else {}
+        return {**os.environ, **chosen}
+
+    def _ended(self, name: str, code: int) -> None:
+        del self._slots[name]
+        directory = os.path.join(self._root_dir, name)
+        status = RunIndex.load(directory).run.get("status", "finished")
+        if code == 0 and status == "finished":
+            self._states[name] = "finished"
+            logging.info("Finished %s.", name)
+            return
+        self._states[name] = "failed"
+        path = os.path.join(directory, OUTPUT_FILE)
+        logging.error("%s ended with exit code %d: %s (all of it: %s)", name, code, _last_line(path), path)
+
+    def stop(self) -> dict[str, str]:
+        """Asks all processes to end, ends those that do not, and returns the states so far."""
+        logging.warning("Ending %d runs, which save first; once more ends them at once.", len(self._active))
+        try:
+            self._signal(signal.SIGTERM)
+            deadline = time.monotonic() + _PATIENCE_SECS
+            while time.monotonic() < deadline and any(p.poll() is None for p in self._active.values()):
+                time.sleep(_POLL_SECS)
+        except KeyboardInterrupt:
+            pass
+        self._signal(signal.SIGKILL)
+        for process in self._active.values():
+            process.wait()
+        self._states.update(dict.fromkeys(self._active, "interrupted"))
+        return self._states
+
+    def _signal(self, number: int) -> None:
+        for process in self._active.values():
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    # With the environments' processes, which are in its group.
+                    os.killpg(process.pid, number) if number == signal.SIGKILL else process.send_signal(number)
+
+
+def train_command(directory: str, run: Result, search: Search) -> list[str]:
+    """The command line of a run."""
+    what = _what()
+    bindings = [
+        *what["bindings"],
+        *(f"{name}={value}" for name, value in run.setting.items()),
+        f"TrainerConfig.random_seed={run_seed(search.seed, run.repeat)}",
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "alf.bin.train",
+        f"--root_dir={directory}",
+        *(f"--gin_file={name}" for name in what["gin_files"]),
+        *(f"--gin_param={binding}" for binding in bindings),
+        *([] if search.use_gpu and not command_line.USE_CPU.value else ["--use_cpu"]),
+    ]
+
+
+def _last_line(path: str) -> str:
+    """The last line of a run's output, without the prefix of the log."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            lines = [line.strip() for line in f.read()[-10_000:].splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return lines[-1].partition("] ")[2] or lines[-1] if lines else "it said nothing"
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+if __name__ == "__main__":
+    command_line.start(main)

@@ -1,0 +1,37 @@
+"""The flag `--output`, which several commands take, and how a result gets into that file."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from absl import flags
+
+OUTPUT = flags.DEFINE_string("output", None, "File that the result is written to.")
+
+
+def append_line(path: str, value: Any) -> None:
+    """Appends a JSON value to a file of JSON lines; a line that a crash cut off is ended first."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "a+b") as f:
+        if f.seek(0, os.SEEK_END):
+            f.seek(-1, os.SEEK_END)
+            cut_off = f.read(1) != b"\n"
+            f.write(b"\n" if cut_off else b"")
+        f.write(json.dumps(value, allow_nan=False).encode() + b"\n")
+
+
+def read_lines(path: str) -> list[Any]:
+    """The JSON values of a file of JSON lines, without the lines that cannot be read; none where there is no file."""
+    values = []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            for line in f:
+                try:
+                    values.append(json.loads(line))
+                except (ValueError, RecursionError):
+                    continue
+    except FileNotFoundError:
+        pass
+    return values

@@ -1,0 +1,131 @@
+"""The policy of a run and an environment to play it in; nothing here writes into the run's directory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from absl import logging
+
+from alf.bin import command_line
+from alf.bin.command_line import UsageError
+
+_T = TypeVar("_T")
+
+
+class Restored(NamedTuple):
+    """A checkpoint whose weights are in place: its path without suffix, its name, and the number in that."""
+
+    path: str
+    name: str
+    step: int
+
+
+def make_environment(seed: int | None, pictures: bool = False, batch_size: int = 1) -> Any:
+    """The run's environment, by gin.
+
+    Args:
+      seed: of its rows; None draws one.
+      pictures: make `render` work without a display.
+      batch_size: B.
+
+    Raises:
+      UsageError: it cannot be made.
+    """
+    from alf.bin.video import render_without_display
+    from alf.environments import suite_gym
+    from alf.environments.utils import create_environment
+    from alf.utils.gin_utils import bind
+
+    arguments: dict[str, Any] = {"num_parallel_environments": batch_size, "nonparallel": batch_size == 1, "seed": seed}
+    if pictures:
+        render_without_display()
+        bind(suite_gym.load, "render_mode", "rgb_array")
+        arguments["vectorization"] = "auto"
+    try:
+        with command_line.told_as_usage():
+            return create_environment(**arguments)
+    except UsageError as e:
+        if not pictures:
+            raise
+        raise UsageError(f"--record_file: the environment cannot be made with pictures. {e}") from e
+
+
+def make_algorithm(root_dir: str, env: Any) -> Any:
+    """The run's algorithm, by gin, with new weights.
+
+    Raises:
+      UsageError: it cannot be built.
+    """
+    from alf.trainers.building import build_algorithm
+    from alf.trainers.config import TrainerConfig
+
+    with command_line.told_as_usage():
+        algorithm = build_algorithm(TrainerConfig(root_dir=root_dir), env)
+        algorithm.acting_variables()
+    return algorithm
+
+
+def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
+    """Fills the algorithm from a checkpoint.
+
+    Args:
+      root_dir: of the run.
+      algorithm: as trained.
+      which: "latest", "best", "final", a number of steps, "ckpt-<number>", the path of a checkpoint, or a directory
+        with checkpoints, of which it is the newest.
+
+    Raises:
+      CheckpointError: there is no such checkpoint, it is damaged, or does not fit the algorithm.
+      UsageError: there is no checkpoint at all.
+    """
+    from alf.trainers.checkpointing import Checkpointer
+    from alf.trainers.run_index import CHECKPOINT_DIR
+
+    which = os.path.expanduser(which)
+    if os.path.isdir(which):
+        which = os.path.join(which, "")  # a path, not a name
+    checkpointer = Checkpointer(os.path.join(root_dir, CHECKPOINT_DIR), {"algorithm": algorithm})
+    path = checkpointer.restore(which)
+    if path is None:
+        place = checkpointer.directory if which == "latest" else which
+        raise UsageError(f"There is no checkpoint in {place}: train first, with the same --root_dir.")
+    name = os.path.basename(path)
+    return Restored(path, name, int(name.rpartition("-")[2]))
+
+
+def wait_for(
+    root_dir: str, wanted: Callable[[Any], _T | None], poll_secs: float = 1.0, max_wait_secs: float = 0.0
+) -> _T | None:
+    """Reads the run's index again and again until there is what is wanted.
+
+    Args:
+      root_dir: of the run, which need not exist yet.
+      wanted: from a `RunIndex` to what is waited for, or None.
+      poll_secs: between two looks.
+      max_wait_secs: the longest wait; 0 sets no limit.
+
+    Returns:
+      what `wanted` gave; None when the run is finished, or the time is over.
+    """
+    from alf.trainers.run_index import RunIndex
+
+    began, told = time.monotonic(), False
+    while True:
+        index = RunIndex.load(root_dir)
+        found = wanted(index)
+        if found is not None:
+            return found
+        if index.run.get("status") == "finished":
+            logging.info("The run is finished: %s", index.run.get("why", "it has reached its end."))
+            return None
+        waited = time.monotonic() - began
+        if max_wait_secs and waited + poll_secs > max_wait_secs:
+            logging.info("No new checkpoint came within %g s.", max_wait_secs)
+            return None
+        if not told:
+            logging.info("Waiting for the next checkpoint; Ctrl-C ends.")
+            told = True
+        time.sleep(poll_secs)

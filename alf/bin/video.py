@@ -1,0 +1,67 @@
+"""Videos of an environment, a picture a step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+FPS = 30
+SUFFIXES = (".mp4", ".gif")
+
+
+class VideoError(RuntimeError):
+    """The environment gives no pictures."""
+
+
+class Video:
+    """Pictures of row 0, one a step, encoded by the suffix of a file as they come; a driver's observer."""
+
+    def __init__(self, env: Any, path: str) -> None:
+        """Opens the file.
+
+        Args:
+          env: batched environment that renders.
+          path: of the file, .mp4 or .gif; its directory is created.
+        """
+        import imageio.v2 as imageio
+
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        if path.lower().endswith(".gif"):
+            self._writer = imageio.get_writer(path, mode="I", duration=1000 / FPS, loop=0)
+        else:
+            self._writer = imageio.get_writer(path, mode="I", fps=FPS, macro_block_size=1)
+        self._env = env
+
+    def add(self, trajectory: Any) -> None:
+        """Takes the picture after a step.
+
+        Raises:
+          VideoError: there is none.
+        """
+        del trajectory
+        try:
+            frame = self._env.render()
+        except NotImplementedError as e:
+            raise VideoError(
+                f"--record_file: {e} Leave the flag out, or use an environment that renders rgb_array."
+            ) from e
+        if frame is None:
+            raise VideoError("--record_file: the environment renders nothing; it needs render_mode='rgb_array'.")
+        self._writer.append_data(frame)
+
+    def close(self) -> None:
+        """Completes the file."""
+        self._writer.close()
+
+
+def marked(path: str, mark: str) -> str:
+    """`path` with `mark` before its suffix: dir/v.mp4 and ckpt-3 give dir/v-ckpt-3.mp4."""
+    name = Path(path)
+    return str(name.with_name(f"{name.stem}-{mark}{name.suffix}"))
+
+
+def render_without_display() -> None:
+    """Makes the usual simulators render into memory, unless the user has chosen otherwise."""
+    for name, value in (("SDL_VIDEODRIVER", "dummy"), ("SDL_AUDIODRIVER", "dummy"), ("MUJOCO_GL", "egl")):
+        os.environ.setdefault(name, value)

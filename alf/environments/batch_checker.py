@@ -1,0 +1,108 @@
+"""Checks of a batched environment: that it keeps to the interface of `BatchedEnvironment`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from alf.environments.batched_environment import BatchedEnvironment
+
+FAIL, WARN, OK = "FAIL", "warn", "ok"
+
+_FIRST, _LAST = 0, 2
+_UNBOUNDED = 1e9
+
+
+class Finding(NamedTuple):
+    """The outcome of a check: its name, FAIL, WARN or OK, and a sentence."""
+
+    check: str
+    level: str
+    text: str
+
+
+def check_batched(build: Callable[[], BatchedEnvironment], num_steps: int) -> list[Finding]:
+    """Whether a batched environment keeps to the interface of `BatchedEnvironment`."""
+    try:
+        env = build()
+    except Exception as e:
+        return [Finding("batch", FAIL, f"a batch cannot be made: {type(e).__name__}: {e}")]
+    rng, given, ended = np.random.default_rng(0), 0, 0
+    problems: list[str] = []
+    try:
+        before = env.reset()
+        problems += _interface(env, before, None)
+        while not problems and given < num_steps:
+            step = env.step(sample_actions(env.action_spec(), env.batch_size, rng))
+            problems += _interface(env, step, before)
+            given += 1
+            ended += int((np.asarray(step.step_type) == _LAST).sum())
+            before = step
+    except Exception as e:
+        problems.append(f"it raised {type(e).__name__} after {given} steps: {e}")
+    finally:
+        env.close()
+    if problems:
+        return [Finding("batch", FAIL, problem) for problem in problems]
+    return [
+        Finding("batch", OK, f"a batch of {env.batch_size} keeps to the interface: {given} steps, {ended} episodes")
+    ]
+
+
+def _interface(env: BatchedEnvironment, step: Any, before: Any) -> Iterator[str]:
+    size = env.batch_size
+    for name, dtype in (("step_type", np.int32), ("reward", np.float32), ("discount", np.float32)):
+        value = np.asarray(getattr(step, name))
+        if value.shape != (size,) or value.dtype != dtype:
+            yield f"{name} must be {np.dtype(dtype).name} [{size}]; it is {value.dtype} {list(value.shape)}."
+            return
+    for spec, value in zip(tf.nest.flatten(env.observation_spec()), tf.nest.flatten(step.observation), strict=True):
+        if np.shape(value) != (size, *spec.shape) or np.asarray(value).dtype != spec.dtype:
+            wanted = f"{np.dtype(spec.dtype).name} {[size, *spec.shape]}"
+            yield f"{spec.name} must be {wanted}; it is {np.asarray(value).dtype} {list(np.shape(value))}."
+    if not np.isfinite(step.reward).all():
+        yield f"the reward is {bad_value(np.asarray(step.reward))}: correct the environment."
+    first = np.asarray(step.step_type) == _FIRST
+    if (np.asarray(step.reward)[first] != 0).any() or (np.asarray(step.discount)[first] != 1).any():
+        yield "a row at FIRST must have reward 0 and discount 1."
+    if before is None:
+        return
+    follows = np.asarray(before.step_type) == _LAST
+    if (first != follows).any():
+        yield f"FIRST must follow LAST and nothing else; rows {np.flatnonzero(first != follows).tolist()} do otherwise."
+    old = [x for x in tf.nest.flatten(before.observation) if isinstance(x, np.ndarray)]
+    new = [x for x in tf.nest.flatten(step.observation) if isinstance(x, np.ndarray)]
+    if any(np.shares_memory(a, b) for a, b in zip(old, new, strict=False)):
+        yield "a step writes into arrays of the step before: the arrays belong to the caller; hand out copies."
+
+
+def sample_actions(spec: Any, batch_size: int, rng: np.random.Generator) -> Any:
+    """Random actions [B, ...] within a nest of array specs; standard normal where there are no bounds."""
+
+    def leaf(part: Any) -> np.ndarray:
+        shape = (batch_size, *part.shape)
+        low, high = (
+            np.broadcast_to(getattr(part, name, bound), part.shape)
+            for name, bound in (("minimum", -np.inf), ("maximum", np.inf))
+        )
+        if np.issubdtype(part.dtype, np.integer):
+            return rng.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(part.dtype)
+        if is_bounded(low, high):
+            return rng.uniform(low, high, shape).astype(part.dtype)
+        return rng.standard_normal(shape).astype(part.dtype)
+
+    return tf.nest.map_structure(leaf, spec)
+
+
+def is_bounded(low: Any, high: Any) -> bool:
+    """Whether the bounds of a spec are those of a bounded space."""
+    # Specs have the largest float where a space has infinity.
+    return bool((np.abs(low) < _UNBOUNDED).all() and (np.abs(high) < _UNBOUNDED).all())
+
+
+def bad_value(array: np.ndarray) -> str:
+    """The first value that is not finite."""
+    return str(array[~np.isfinite(array)].ravel()[0])

@@ -1,0 +1,178 @@
+"""The evaluations of a run: what they came to, and those that go on in a thread of their own beside training."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import logging
+
+from alf.trainers.counts import Count
+from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation, Evaluator
+
+
+class History(tf.train.experimental.PythonState):
+    """The evaluations that have finished, oldest first, as part of a checkpoint."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Evaluation] = deque(maxlen=KEPT_EVALUATIONS)
+
+    @property
+    def all(self) -> list[Evaluation]:
+        """Those that are kept."""
+        return list(self._kept)
+
+    @property
+    def last(self) -> Evaluation | None:
+        """The newest."""
+        return self._kept[-1] if self._kept else None
+
+    def add(self, result: Evaluation) -> bool:
+        """Adds an evaluation; returns whether its mean return is the best so far."""
+        before = [e.average_return for e in self._kept if e.episodes]
+        self._kept.append(result)
+        return bool(result.episodes) and (not before or result.average_return > max(before))
+
+    def serialize(self) -> str:
+        """All of them, as JSON text."""
+        return json.dumps([list(e) for e in self._kept])
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Takes over what `serialize` gave."""
+        self._kept.clear()
+        for row in json.loads(string_value):
+            self._kept.append(Evaluation(*row)._replace(returns=tuple(row[Evaluation._fields.index("returns")])))
+
+
+class EvaluationBeside:
+    """One evaluation at a time in a thread of its own, by the weights of the moment when it began."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._result: Evaluation | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether one goes on, or its result has not been taken."""
+        return self._thread is not None
+
+    def start(self, count: Count, step: int, max_episode_steps: int) -> bool:
+        """Begins an evaluation, in the learner's thread between two updates; False while one is running."""
+        if self._thread is not None:
+            return False
+        self._evaluator.freeze()
+
+        def play() -> None:
+            try:
+                self._result = self._evaluator.play(count, step, max_episode_steps, self._stop.is_set)
+            except BaseException as e:  # whatever it is, the trainer has to hear of it
+                self._error = e
+
+        self._thread = threading.Thread(target=play, name="alf-evaluation", daemon=True)
+        self._thread.start()
+        return True
+
+    def take(self, wait: bool = False) -> Evaluation | None:
+        """The result of an evaluation that has finished, once; None while there is none.
+
+        Args:
+          wait: for the one that is running.
+
+        Raises:
+          Exception: what ended the evaluation, with its own traceback.
+        """
+        thread = self._thread
+        if thread is None or (thread.is_alive() and not wait):
+            return None
+        thread.join()
+        self._thread = None
+        result, error = self._result, self._error
+        self._result = self._error = None
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self, timeout_secs: float = 10.0) -> None:
+        """Ends what is running, without a result; its environment may be closed then."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_secs)
+            if self._thread.is_alive():
+                logging.warning("The evaluation did not end within %.0f s and is left behind.", timeout_secs)
+            elif self._error is not None:
+                logging.warning("The evaluation failed at the end: %s: %s", type(self._error).__name__, self._error)
+            self._thread = None
+
+
+class Evaluations:
+    """The evaluator of a run with what it found: one evaluation at a time, in the learner's thread or beside it."""
+
+    def __init__(self, make_evaluator: Callable[[], Evaluator]) -> None:
+        """Creates it; `make_evaluator` is called at the first evaluation."""
+        self.history = History()
+        self._make_evaluator = make_evaluator
+        self._evaluator: Evaluator | None = None
+        self._beside: EvaluationBeside | None = None
+
+    def prepare(self) -> Evaluator:
+        """Makes the evaluator, once; returns it."""
+        if self._evaluator is None:
+            self._evaluator = self._make_evaluator()
+        return self._evaluator
+
+    def play(
+        self, count: Count, step: int, max_episode_steps: int, should_stop: Callable[[], bool]
+    ) -> Evaluation | None:
+        """Evaluates the present weights; see `Evaluator.play`. Nothing may be running beside."""
+        evaluator = self.prepare()
+        if self._beside is not None:
+            evaluator.freeze()
+        return evaluator.play(count, step, max_episode_steps, should_stop)
+
+    def start_beside(self, count: Count, step: int, max_episode_steps: int) -> bool:
+        """Begins to evaluate the present weights beside training; False while that is going on already."""
+        if self._beside is None:
+            self._beside = EvaluationBeside(self.prepare())
+        return self._beside.start(count, step, max_episode_steps)
+
+    def take_beside(self, wait: bool) -> Evaluation | None:
+        """See `EvaluationBeside.take`."""
+        return None if self._beside is None else self._beside.take(wait)
+
+    def record(self, result: Evaluation, iteration: int, beside: bool) -> bool:
+        """Writes and logs a result and adds it to the history; returns whether it is the best so far."""
+        self.prepare().report(result)
+        _tell(result, iteration, beside)
+        return self.history.add(result)
+
+    def close(self) -> None:
+        """Ends what is running and closes the evaluator; may be called any number of times."""
+        if self._beside is not None:
+            self._beside.stop()
+        evaluator, self._evaluator = self._evaluator, None
+        if evaluator is not None:
+            evaluator.close()
+
+
+def _tell(result: Evaluation, iteration: int, beside: bool) -> None:
+    """Logs what an evaluation came to."""
+    where = (
+        f"Evaluation beside training, of step {result.step}" if beside else f"Evaluation after iteration {iteration}"
+    )
+    if not result.episodes:
+        logging.warning("%s: no episode has ended in %d env steps.", where, result.environment_steps)
+        return
+    logging.info(
+        "%s: return %.2f ± %.2f over %d episodes, success rate %.2f.",
+        where,
+        result.average_return,
+        result.std_return,
+        result.episodes,
+        result.success_rate,
+    )

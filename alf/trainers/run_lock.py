@@ -1,0 +1,164 @@
+"""One live run a directory: the file `run.lock` says who writes there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from alf.trainers.run_index import now
+from alf.utils.files import write_atomically
+
+LOCK_FILE = "run.lock"
+_HEARTBEAT_SECS = 5.0
+# A run on another machine counts as dead when its lock was not touched for this long.
+_PATIENCE_SECS = 60.0
+
+
+class RunLockedError(RuntimeError):
+    """Another run that is alive writes to the directory."""
+
+
+class RunLock:
+    """Holds a run's directory from `acquire` to `release`.
+
+    On this machine a holder is alive as long as its process is, so that a lock left by a crash is taken over at once; on
+    another machine as long as it touches the file, which a thread does every few seconds.
+    """
+
+    def __init__(self, root_dir: str) -> None:
+        """Creates the lock, not held; `root_dir` is made when it is acquired."""
+        self._root_dir = root_dir
+        self._path = os.path.join(root_dir, LOCK_FILE)
+        self._token: str | None = None
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Takes the directory.
+
+        Raises:
+          RunLockedError: a live run has it.
+          OSError: the file cannot be written.
+        """
+        os.makedirs(self._root_dir, exist_ok=True)
+        with _alone(self._root_dir):
+            self._check_holder()
+            self._token = f"{os.getpid()}-{time.monotonic_ns()}-{id(self)}"
+            holder = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname()}
+            write_atomically(self._path, json.dumps({**holder, "since": now(), "token": self._token}) + "\n")
+        self._released.clear()
+        self._thread = threading.Thread(target=self._beat, name="alf-run-lock", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Gives the directory back; may be called any number of times."""
+        if self._token is None:
+            return
+        self._released.set()
+        if self._thread is not None:
+            self._thread.join()
+        with contextlib.suppress(OSError), _alone(self._root_dir):
+            if _read(self._path).get("token") == self._token:
+                os.remove(self._path)
+        self._token = None
+
+    def __enter__(self) -> RunLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def _check_holder(self) -> None:
+        holder = _read(self._path)
+        if not holder:
+            return
+        try:
+            quiet = time.time() - os.path.getmtime(self._path)
+        except OSError:
+            return
+        if _is_alive(holder, quiet):
+            raise RunLockedError(
+                f"{self._root_dir} is in use by process {holder.get('pid')} on {holder.get('host')}, which gave a sign of "
+                f"life {max(0.0, quiet):.0f} s ago: end that run, or use another root_dir."
+            )
+        logging.warning(
+            "%s was left by process %s on %s, which is gone: taken over.",
+            self._path,
+            holder.get("pid"),
+            holder.get("host"),
+        )
+
+    def _beat(self) -> None:
+        while not self._released.wait(_HEARTBEAT_SECS):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+
+def holder_of(root_dir: str) -> dict[str, Any] | None:
+    """Who holds a run's directory: `pid`, `host`, `since` and more; None when nobody alive does. Writes nothing."""
+    path = os.path.join(root_dir, LOCK_FILE)
+    holder = _read(path)
+    try:
+        quiet = time.time() - os.path.getmtime(path)
+    except OSError:
+        return None
+    return holder if holder and _is_alive(holder, quiet) else None
+
+
+def _is_alive(holder: dict[str, Any], quiet_secs: float) -> bool:
+    pid, host = holder.get("pid"), holder.get("host")
+    if isinstance(host, str) and host != socket.gethostname():
+        return quiet_secs < _PATIENCE_SECS
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    # A process with the number of a dead one is another one.
+    return holder.get("born") == _born(pid)
+
+
+def _born(pid: int) -> str | None:
+    """When a process began, in the kernel's own unit; None for one that has ended, or where the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+            # The name of the program, in parentheses, may hold anything.
+            fields = f.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    # A zombie has ended, though its parent has not asked yet.
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as f:
+            data = json.load(f)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+@contextlib.contextmanager
+def _alone(directory: str) -> Iterator[None]:
+    """Keeps other processes of this machine out while the lock changes hands; where file systems cannot, does nothing."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,197 @@
+"""What a run goes on from, when it saves, what it does when that fails, and what it must not save."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from absl import logging
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.trainers import run_facts
+from alf.trainers.checkpoint_files import CHECKPOINT_DIR
+from alf.trainers.checkpointing import Checkpointer
+from alf.trainers.counters import Counters
+from alf.trainers.initializing import load_weights
+from alf.trainers.models import model_exporter
+from alf.trainers.run_index import RunIndex
+
+if TYPE_CHECKING:
+    from alf.trainers.config import TrainerConfig
+
+# After this many failures in a row to write a checkpoint, training ends.
+MAX_FAILURES = 3
+
+
+class NonFiniteError(ArithmeticError):
+    """The loss or the weights are NaN or infinite: what was learned is lost since the last checkpoint."""
+
+
+class Saver:
+    """The checkpoints of a run, for its trainer; it bears with a disk that fails now and then.
+
+    Attributes:
+      checkpointer: writes and reads, after `restore`.
+      path: the newest checkpoint, without suffix; None while there is none.
+    """
+
+    checkpointer: Checkpointer
+    path: str | None
+
+    def __init__(self, root_dir: str, config: TrainerConfig, counters: Counters) -> None:
+        """Creates the saver of a run; `restore` comes next.
+
+        Args:
+          root_dir: of the run.
+          config: has the triggers, and what to keep.
+          counters: of the run.
+        """
+        self._root_dir = root_dir
+        self._config = config
+        self._counters = counters
+        self._failures = 0
+
+    def expected_iteration(self) -> int:
+        """The iteration that the run will go on from, as far as its index tells; 0 for a new one."""
+        records = RunIndex.load(self._root_dir).records()
+        if self._config.exact_resume:
+            records = [r for r in records if "periodic" in r.kinds] or records
+        return records[-1].iterations if records else 0
+
+    def restore(
+        self, algorithm: OffPolicyAlgorithm, objects: dict[str, Any], is_finished: Callable[[], bool]
+    ) -> str | None:
+        """Restores what the run goes on from; a new one may begin with the weights of another.
+
+        Args:
+          algorithm: whose variables exist.
+          objects: of the checkpoints, by name.
+          is_finished: asked after a restore, whether the run has come to its end.
+
+        Returns:
+          path of the checkpoint, without suffix; None in a new run.
+
+        Raises:
+          CheckpointError: there are checkpoints, and none can be used.
+        """
+        config, counters = self._config, self._counters
+        self._algorithm = algorithm
+        self.checkpointer = Checkpointer(
+            os.path.join(self._root_dir, CHECKPOINT_DIR),
+            objects,
+            config.checkpoint_max_to_keep,
+            milestones=config.checkpoint_milestones,
+            keep_periodic=config.exact_resume,
+            exporter=model_exporter(config, algorithm, counters),
+        )
+        path = self.checkpointer.restore()
+        if path is not None and config.exact_resume and not is_finished():
+            path = self.checkpointer.restore("periodic") or path
+        if path is not None:
+            logging.info("Resumed from %s: iteration %d, %d env steps.", path, counters.iterations, counters.env_steps)
+            run_facts.warn_of_other_versions(self.checkpointer.index.run)
+        elif config.initialize_from:
+            load_weights(algorithm, config.initialize_from)
+        self.path = path
+        self._saved_steps = counters.env_steps
+        self._saved_secs = time.monotonic()
+        return path
+
+    def due(self) -> bool:
+        """Whether the iteration that has just ended is one to save after."""
+        config, counters = self._config, self._counters
+        if config.checkpoint_interval and counters.iterations % config.checkpoint_interval == 0:
+            return True
+        every = config.checkpoint_env_steps
+        if every and counters.env_steps // every > self._saved_steps // every:
+            return True
+        return bool(config.checkpoint_save_secs) and time.monotonic() - self._saved_secs >= config.checkpoint_save_secs
+
+    def save(self, kinds: Sequence[str] = ("periodic",), reward: float | None = None, reward_episodes: int = 0) -> None:
+        """Writes a checkpoint of this moment; a failure is logged, the third in a row is raised.
+
+        Args:
+          kinds: why it is written.
+          reward: mean return of an evaluation of these weights, if there was one.
+          reward_episodes: its episodes.
+
+        Raises:
+          NonFiniteError: some weights are not finite.
+          Exception: the third failure in a row.
+        """
+        try:
+            self.save_now(kinds, reward, reward_episodes)
+        except NonFiniteError:
+            raise
+        except Exception as e:
+            self._failures += 1
+            what = f"The checkpoint after iteration {self._counters.iterations} could not be written"
+            if self._failures >= MAX_FAILURES:
+                e.add_note(f"{what}, the failure number {self._failures} in a row.")
+                raise
+            reason = (str(e).splitlines() or [""])[0]
+            logging.error(
+                "%s (failure %d; the %dth in a row ends training): %s: %s. Training goes on; the last checkpoint is %s.",
+                what,
+                self._failures,
+                MAX_FAILURES,
+                type(e).__name__,
+                reason,
+                self.path or "none",
+            )
+
+    def save_now(
+        self, kinds: Sequence[str] = ("periodic",), reward: float | None = None, reward_episodes: int = 0
+    ) -> None:
+        """Writes a checkpoint of this moment; arguments as in `save`, every failure is raised."""
+        self._saved_steps, self._saved_secs = self._counters.env_steps, time.monotonic()
+        self.check_weights()
+        record = self.checkpointer.save(
+            self._counters.global_steps, reward=reward, reward_episodes=reward_episodes, kinds=kinds
+        )
+        self._failures = 0
+        self.path = os.path.join(self.checkpointer.directory, record.name)
+        logging.log_every_n_seconds(logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds))
+
+    def save_after(self, error: BaseException) -> None:
+        """Saves what was learned before `error`, unless that is what it destroyed, and notes it in the index."""
+        kind = type(error).__name__
+        if not isinstance(error, NonFiniteError):
+            try:
+                self.save_now(("final",))
+            except Exception as e:
+                logging.error("After %s no checkpoint could be written: %s", kind, e)
+            else:
+                logging.info("Wrote %s after %s.", self.path, kind)
+        self.note(status="failed", why=f"{kind}: {error}")
+
+    def note(self, **facts: Any) -> None:
+        """Writes facts about the run into its index; a failure is logged."""
+        index = self.checkpointer.index
+        index.run.update(facts)
+        try:
+            index.save()
+        except OSError as e:
+            logging.error("The run index could not be written: %s", e)
+
+    def check_loss(self) -> None:
+        """Raises NonFiniteError when the loss of the last iteration is not finite."""
+        loss = self._algorithm.last_train_metrics.get("loss")
+        if loss is not None and not math.isfinite(float(loss)):
+            raise NonFiniteError(self._complaint(f"the loss is {float(loss)}"))
+
+    def check_weights(self) -> None:
+        """Raises NonFiniteError when a weight is not finite."""
+        for variable in self._algorithm.variables:
+            if variable.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(variable))):
+                raise NonFiniteError(self._complaint(f"{variable.name} is not finite"))
+
+    def _complaint(self, what: str) -> str:
+        return (
+            f"Iteration {self._counters.iterations}: {what}. The last good checkpoint is {self.path or 'none'}. Lower the "
+            "learning rate, clip gradients (gradient_clipping), or look for huge rewards and observations."
+        )

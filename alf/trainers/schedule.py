@@ -1,0 +1,133 @@
+"""How much warming up, training and evaluating a run consists of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+
+from alf.trainers.config import TrainerConfig
+from alf.trainers.counters import Totals
+from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps, count
+
+_ACTING = (EnvironmentSteps.unit, EnvironmentEpisodes.unit)
+IMPROVE_IS = ("total", "additional")
+
+
+@gin.configurable(module="alf")
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The phases of a run: heat-up, then training with an evaluation after each period, until enough is improved.
+
+    Counts are `EnvironmentSteps`, `EnvironmentEpisodes`, `TrainingSteps` (iterations) and `Seconds`, or texts such as
+    '300000 env_steps', '200 episodes', '50 training_steps', '90 seconds'.
+
+    Attributes:
+      heatup_steps: env_steps or episodes to collect before anything is learned; 0 for none. Only as much as is still
+        missing in a resumed run.
+      steps_between_evaluation_periods: an evaluation is due when the total of training passes a multiple of this; None
+        or 0 for never.
+      evaluation_steps: env_steps or episodes of an evaluation, of whole episodes.
+      improve_steps: training ends when it has come to this, or, of several counts, to the first one; None for never,
+        which needs a stop condition.
+      improve_is: "total": improve_steps count from the start of the run, resumed runs included; "additional": from the
+        moment that `improve` is called.
+      heatup_using_network_decisions: warm up by the policy instead of at random.
+      max_episode_steps: an episode that is longer is not waited for, in heat-up and evaluation.
+    """
+
+    heatup_steps: Any = "0 env_steps"
+    steps_between_evaluation_periods: Any = None
+    evaluation_steps: Any = "0 episodes"
+    improve_steps: Any = None
+    improve_is: str = "total"
+    heatup_using_network_decisions: bool = False
+    max_episode_steps: int = 100_000
+
+    def __post_init__(self) -> None:
+        """Turns texts into counts.
+
+        Raises:
+          ValueError: a setting has no unit, or one that it does not take.
+        """
+        self._set("heatup_steps", _count(self.heatup_steps, "heatup_steps", _ACTING) or EnvironmentSteps(0))
+        self._set(
+            "steps_between_evaluation_periods",
+            _count(self.steps_between_evaluation_periods, "steps_between_evaluation_periods"),
+        )
+        self._set(
+            "evaluation_steps", _count(self.evaluation_steps, "evaluation_steps", _ACTING) or EnvironmentEpisodes(0)
+        )
+        several = isinstance(self.improve_steps, Sequence) and not isinstance(self.improve_steps, str)
+        limits = self.improve_steps if several else [self.improve_steps]
+        found = [_count(limit, "improve_steps") for limit in limits]
+        self._set("improve_steps", tuple(limit for limit in found if limit is not None))
+        if self.improve_is not in IMPROVE_IS:
+            raise ValueError(f"Schedule.improve_is={self.improve_is!r} is not one of {', '.join(IMPROVE_IS)}.")
+        if self.max_episode_steps < 1:
+            raise ValueError(f"Schedule.max_episode_steps={self.max_episode_steps} must be at least 1.")
+        if self.period is not None and not self.evaluation_steps.value:
+            raise ValueError(
+                f"Schedule.steps_between_evaluation_periods={self.period} asks for evaluations of no length: set "
+                "Schedule.evaluation_steps, such as '10 episodes'."
+            )
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def period(self) -> Count | None:
+        """The count between evaluations; None without them."""
+        period: Count | None = self.steps_between_evaluation_periods
+        return period if period is not None and period.value else None
+
+    def targets(self, totals: Totals) -> tuple[Count, ...]:
+        """The totals of training at which `improve`, called at `totals`, ends; any of them."""
+        if self.improve_is == "total":
+            return self.improve_steps
+        return tuple(totals + limit for limit in self.improve_steps)
+
+    def next_evaluation(self, totals: Totals) -> Count | None:
+        """The total of training at which the next evaluation is due; None for never."""
+        period = self.period
+        if period is None:
+            return None
+        # Multiples of the period, so that a resumed run evaluates where the uninterrupted one does.
+        return type(period)((int(totals.like(period).value / period.value) + 1) * period.value)
+
+    def goal(self) -> str:
+        """What ends the run, in words."""
+        more = " more" if self.improve_is == "additional" else ""
+        return " or ".join(f"{_number(limit)}{more} {_NAMES[type(limit)]}" for limit in self.improve_steps)
+
+
+def schedule_of(config: TrainerConfig) -> Schedule:
+    """The schedule of a configuration, or what its limits and evaluation settings amount to."""
+    if config.schedule is not None:
+        return config.schedule
+    limits = (TrainingSteps(config.num_iterations), EnvironmentSteps(config.num_env_steps))
+    return Schedule(
+        steps_between_evaluation_periods=TrainingSteps(config.eval_interval) if config.evaluate else None,
+        evaluation_steps=EnvironmentEpisodes(config.num_eval_episodes if config.evaluate else 0),
+        improve_steps=[limit for limit in limits if limit.value],
+    )
+
+
+_NAMES: dict[type[Count], str] = {
+    EnvironmentSteps: "env steps",
+    EnvironmentEpisodes: "episodes",
+    TrainingSteps: "iterations",
+    Seconds: "seconds",
+}
+
+
+def _number(limit: Count) -> str:
+    return f"{limit.value:,g}" if isinstance(limit.value, float) else f"{limit.value:,}"
+
+
+def _count(given: Any, name: str, allowed: Sequence[str] | None = None) -> Count | None:
+    if given is None:
+        return None
+    return count(given, f"Schedule.{name}", *([allowed] if allowed else []))

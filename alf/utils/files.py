@@ -1,0 +1,41 @@
+"""Writing files so that a crash at any instant leaves the old or the new one, never half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Makes `text` the content of a file; when this returns, it is on disk.
+
+    Args:
+      path: of the file; its directory is made.
+      text: written as UTF-8.
+
+    Raises:
+      OSError: the file cannot be written; what was there before is unharmed.
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    os.makedirs(directory, exist_ok=True)
+    partial = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(partial, "w", encoding="utf-8") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise
+    sync(directory)
+
+
+def sync(path: str) -> None:
+    """Waits until a file, or the names in a directory, are on disk, not in the cache of the operating system."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

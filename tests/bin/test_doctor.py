@@ -1,0 +1,188 @@
+"""The doctor command: what it advises, from made-up measurements and for real."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alf.bin import doctor, train
+from alf.bin.doctor_advice import Facts, advise, effective_rate, gin_text, memory_bytes, unroll_length
+from alf.environments.timing import Measurement
+from tests.bin.running import SMALL, run_here
+
+QUICK = ("--seconds_per_measurement=0", "--check_steps=60")
+
+
+class NotANumber(gymnasium.Env):
+    """Gives NaN in its third step."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.full(2, np.nan if self.time == 3 else 0.0, np.float32), 0.0, False, False, {}
+
+
+def _facts(measurements, **kwargs):
+    return Facts(measurements, **{"processors": 2, "step_bytes": 100, **kwargs})
+
+
+def _linear(kind, sizes, per_row, per_call=0.0):
+    return [Measurement(kind, b, per_call + per_row * b) for b in sizes]
+
+
+def test_a_vectorised_environment_wins_over_a_loop():
+    loop = _linear("sync", (8, 16, 32), 5e-6)
+    vector = _linear("vector_entry_point", (16, 64, 128, 256), 0.1e-6, 30e-6)
+    advice = advise(_facts([*loop, *vector]))
+    assert (advice.vectorization, advice.num_envs, advice.learn_queue_cap) == ("vector_entry_point", 1, 1)
+    assert advice.steps_per_iteration == 2048
+    assert any("'sync'" in reason for reason in advice.reasons)
+
+
+def test_processes_win_only_where_steps_are_slow():
+    fast = [*_linear("sync", (8, 32), 5e-6), Measurement("async", 4, 300e-6)]
+    assert advise(_facts(fast)).vectorization == "sync"
+    slow = [*_linear("sync", (8, 32), 20e-3), Measurement("async", 8, 25e-3)]
+    advice = advise(_facts(slow))
+    assert (advice.vectorization, advice.batch_size, advice.num_envs) == ("async", 8, 2)
+    assert advice.steps_per_iteration < 2048
+
+
+def test_threads_are_for_steps_that_leave_python_free():
+    loop = _linear("sync", (8,), 1e-3)
+    assert advise(_facts(loop, processors=8, thread_gain=1.0)).num_envs == 2
+    advice = advise(_facts(loop, processors=8, thread_gain=1.9))
+    assert advice.num_envs == 7
+    assert any("1.9 times as fast" in reason for reason in advice.reasons)
+
+
+def test_what_cannot_be_had_is_left_out():
+    advice = advise(_facts([Measurement("envpool", 16, problem="not installed"), *_linear("sync", (8,), 1e-5)]))
+    assert advice.vectorization == "sync"
+    with pytest.raises(ValueError, match="No way to vectorise"):
+        advise(_facts([Measurement("sync", 8, problem="?")]))
+
+
+def test_an_actor_thread_is_for_a_gpu():
+    loop = _linear("sync", (8,), 1e-5)
+    assert advise(_facts(loop)).num_actor_queues == 0
+    assert advise(_facts(loop, gpus=1)).num_actor_queues == 1
+
+
+@given(st.floats(0.1, 1e5), st.one_of(st.none(), st.integers(1, 64)))
+def test_segments_are_whole_sequences(wanted, multiple_of):
+    length = unroll_length(wanted, multiple_of)
+    assert 1 <= length <= 128
+    assert length % (multiple_of or 1) == 0
+    if multiple_of is None:
+        assert length in (8, 16, 32, 64, 128)
+        assert length <= max(8, wanted)
+
+
+@given(st.lists(st.tuples(st.sampled_from([8, 16, 32, 64]), st.floats(1e-6, 1.0)), min_size=1, max_size=6))
+def test_fewer_rows_are_taken_only_for_little_speed(sizes_and_times):
+    measurements = [Measurement("sync", b, secs) for b, secs in sizes_and_times]
+    advice = advise(_facts(measurements))
+    best = max(map(effective_rate, measurements))
+    taken = max(effective_rate(m) for m in measurements if m.batch_size == advice.batch_size)
+    assert taken >= 0.8 * best
+
+
+def test_memory_grows_with_what_is_kept():
+    advice = advise(_facts(_linear("sync", (8,), 1e-5)))
+    sizes = memory_bytes(advice, 1000)
+    assert sizes["one segment"] == advice.unroll_length * advice.batch_size * 1000
+    assert memory_bytes(advice, 2000) == {what: 2 * size for what, size in sizes.items()}
+
+
+def test_a_trainer_that_is_chosen_stays():
+    advice = advise(_facts(_linear("sync", (8,), 1e-5)))
+    text = gin_text(advice, "t", None, "@sync_off_policy_trainer")
+    assert "TrainerConfig.trainer" not in text
+    assert "AsyncOffPolicyDriver" not in text
+    assert "TrainerConfig.trainer = @async_off_policy_trainer" in gin_text(advice, "t", "'X'", None)
+
+
+def test_its_settings_train_with_the_example(tmp_path, capsys, logged):
+    path = tmp_path / "new" / "settings.gin"
+    assert run_here(doctor.main, "--gin_file=async_ppo_cart_pole", *QUICK, f"--output={path}") == 0, logged
+    text = capsys.readouterr().out
+    for expected in (
+        "Environment CartPole-v1",
+        "ok   seed",
+        "vector_entry_point   batch   16",
+        "Recommended",
+        "Memory",
+    ):
+        assert expected in text
+    code = run_here(
+        train.main,
+        f"--root_dir={tmp_path}/run",
+        "--gin_file=async_ppo_cart_pole",
+        f"--gin_file={path}",
+        "--gin_param=TrainerConfig.num_iterations=1",
+        "--strict",
+    )
+    assert code == 0, logged
+
+
+def test_an_environment_by_name(tmp_path, capsys):
+    path = tmp_path / "settings.gin"
+    name = "tests.environments.toy_environments:ToyEnv"
+    assert run_here(doctor.main, f"--env_name={name}", *QUICK, f"--output={path}") == 0
+    text = path.read_text()
+    assert f"create_environment.env_name = '{name}'" in text
+    assert "TrainerConfig.trainer = @async_off_policy_trainer" in text
+    assert "numpy-vectorised" in capsys.readouterr().out
+
+
+def test_a_failed_check_ends_with_code_1(capsys, logged):
+    assert run_here(doctor.main, "--env_name=tests.bin.test_doctor:NotANumber", *QUICK) == 1
+    assert "FAIL finite: at step 2 observation holds nan: correct the environment." in capsys.readouterr().out
+    assert "1 of " in logged[-1]
+    assert run_here(doctor.main, "--env_name=Nowhere-v3", *QUICK) == 1
+    assert "Gymnasium knows no environment 'Nowhere-v3'" in capsys.readouterr().out
+
+
+def test_mistakes_are_told_in_a_sentence(logged):
+    for wrong in (
+        (),
+        ("--env_name=X", "--gin_file=ppo_cart_pole"),
+        ("--env_name=X", "--output=x.txt"),
+        ("--env_name=X", "--check_steps=0"),
+        ("--env_name=X", "--seconds_per_measurement=-1"),
+        ("--env_name=no_such_module:X",),
+        ("--gin_file=no_such_file",),
+        ("--env_name=X", "stray"),
+    ):
+        assert run_here(doctor.main, *wrong) == 2, wrong
+    text = "\n".join(logged)
+    for expected in (
+        "either by --gin_file=FILE.gin or by --env_name=ID",
+        "--output=x.txt must end in .gin",
+        "--check_steps=0 must be at least 1",
+        "--seconds_per_measurement=-1.0 must be at least 0",
+        "No module named 'no_such_module'",
+        "No gin file 'no_such_file'",
+        "Unexpected argument 'stray'",
+    ):
+        assert expected in text
+
+
+def test_a_gin_file_of_ones_own(tmp_path, capsys):
+    settings = tmp_path / "mine.gin"
+    settings.write_text("\n".join(SMALL) + "\nTrainerConfig.mini_batch_length = 24\n")
+    out = tmp_path / "o.gin"
+    assert run_here(doctor.main, f"--gin_file={settings}", *QUICK, f"--output={out}") == 0
+    length = next(line for line in out.read_text().splitlines() if line.startswith("TrainerConfig.unroll_length"))
+    assert int(length.rpartition(" ")[2]) % 24 == 0

@@ -1,0 +1,168 @@
+"""The evaluate command: exact episodes, their numbers, and the worker that watches a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from alf.bin import evaluate
+from alf.bin.episodes import run_episodes, summary
+from alf.bin.output_flag import append_line, read_lines
+from alf.trainers.run_index import RunIndex
+from tests.bin.running import copy_run, run_here, snapshot
+
+
+def _evaluate(root, *arguments):
+    return run_here(evaluate.main, f"--root_dir={root}", "--random_seed=3", *arguments)
+
+
+def test_numbers_against_numpy():
+    returns, lengths = [3.0, -1.0, 10.0, 4.0], [5, 6, 7, 9]
+    found = summary(returns, lengths, [False, False, True, True])
+    assert found["mean"] == np.mean(returns)
+    assert found["std"] == np.std(returns)
+    assert (found["min"], found["max"], found["median"]) == (-1.0, 10.0, 3.5)
+    assert found["success_rate"] == 0.5
+    assert found["length"]["mean"] == np.mean(lengths)
+    assert summary(returns, lengths)["success_rate"] is None
+
+
+def test_numbers_that_are_not_finite_are_null():
+    found = summary([1.0, float("nan")], [1, 1])
+    assert found["mean"] is None
+    assert found["returns"] == [1.0, None]
+    json.dumps(found, allow_nan=False)
+
+
+def test_no_episodes_is_an_error():
+    with pytest.raises(ValueError, match="num_episodes=0 must be at least 1"):
+        run_episodes(None, None, 0, 0.0)
+
+
+def test_both_modes_as_json(trained, tmp_path, logged):
+    before = snapshot(trained)
+    path = tmp_path / "new" / "result.json"
+    assert _evaluate(trained, "--num_episodes=3", "--num_parallel_environments=2", f"--output={path}") == 0
+    result = json.loads(path.read_text())
+    assert (result["checkpoint"], result["step"], result["random_seed"]) == ("ckpt-2", 2, 3)
+    assert set(result["results"]) == {"deterministic", "stochastic"}
+    for mode, numbers in result["results"].items():
+        assert numbers["episodes"] == len(numbers["returns"]) == 3
+        assert numbers["returns"] == numbers["lengths"]  # CartPole
+        assert numbers["mean"] == pytest.approx(np.mean(numbers["returns"]))
+        assert numbers["steps"] == sum(numbers["lengths"])
+        line = next(line for line in logged if line.startswith(f"ckpt-2, {mode}"))
+        assert f"{numbers['mean']:.2f} ± {numbers['std']:.2f} over 3 episodes" in line
+    assert {"alf", "python", "tensorflow", "gymnasium"} <= set(result["versions"])
+    assert snapshot(trained) == before
+
+
+def test_one_seed_gives_one_result(trained, tmp_path):
+    found = []
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.json"
+        assert _evaluate(trained, "--num_episodes=2", "--stochastic", f"--output={path}", "--checkpoint=1") == 0
+        found.append(json.loads(path.read_text()))
+    assert [f["checkpoint"] for f in found] == ["ckpt-1", "ckpt-1"]
+    assert [list(f["results"]) for f in found] == [["stochastic"]] * 2
+    assert found[0]["results"]["stochastic"]["returns"] == found[1]["results"]["stochastic"]["returns"]
+
+
+def test_success_and_video(trained, tmp_path, logged):
+    path, video = tmp_path / "r.json", tmp_path / "v.gif"
+    arguments = ("--num_episodes=1", "--success_threshold=0", "--nostochastic")
+    assert _evaluate(trained, *arguments, f"--output={path}", f"--record_file={video}") == 0, logged
+    assert json.loads(path.read_text())["results"]["deterministic"]["success_rate"] == 1.0
+    assert video.stat().st_size > 0
+
+
+def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
+    for wrong in (
+        ("--num_episodes=0",),
+        ("--num_parallel_environments=0",),
+        ("--output=r.txt",),
+        ("--watch", "--output=r.json"),
+        ("--watch", "--checkpoint=best"),
+        ("--nodeterministic", "--nostochastic"),
+        ("--max_evaluation_steps=5",),
+        ("--checkpoint=best",),
+    ):
+        assert _evaluate(trained, *wrong) == 2, wrong
+    shutil.copy(trained / "configured.gin", tmp_path)
+    assert _evaluate(tmp_path) == 2
+    text = "\n".join(logged)
+    for expected in (
+        "--num_episodes=0 must be at least 1",
+        "--num_parallel_environments=0 must be at least 1",
+        "--output=r.txt must end in .json",
+        "--output=r.json must end in .jsonl",
+        "leave --checkpoint=best out",
+        "leave nothing to evaluate",
+        "is for --watch",
+        "There is no checkpoint 'best'",
+        "train first",
+    ):
+        assert expected in text
+
+
+def test_an_endless_episode_is_an_error(trained, logged, monkeypatch):
+    monkeypatch.setattr("alf.bin.evaluate.run_episodes", _impatient(evaluate.run_episodes))
+    assert _evaluate(trained, "--num_episodes=1") == 2
+    assert any("An episode has not ended after 3 steps (0 of 1 have)" in line for line in logged)
+
+
+def _impatient(run_episodes):
+    return lambda *args, **kwargs: run_episodes(*args, **kwargs, max_steps_per_episode=3)
+
+
+def test_a_worker_evaluates_every_checkpoint_once(trained, tmp_path, logged):
+    run, path = tmp_path / "run", tmp_path / "e.jsonl"
+    copy_run(trained, run, 1)
+    watch = ("--watch", "--num_episodes=1", "--deterministic", f"--output={path}")
+    assert _evaluate(run, *watch, "--max_wait_secs=0.1") == 0
+    assert [line["step"] for line in read_lines(path)] == [1]
+    # Training goes on, and the worker is started again.
+    copy_run(trained, run, 2, status="finished")
+    assert _evaluate(run, *watch) == 0
+    assert [line["step"] for line in read_lines(path)] == [1, 2]
+    text = "\n".join(logged)
+    assert "1 checkpoints are in" in text
+    assert "The run is finished" in text
+    steps = sum(line["results"]["deterministic"]["steps"] for line in read_lines(path)[1:])
+    assert f"Evaluated 1 checkpoints with {steps} environment steps." in text
+
+
+def test_a_worker_ends_after_the_steps_asked_for(trained, logged):
+    assert _evaluate(trained, "--watch", "--num_episodes=1", "--deterministic", "--max_evaluation_steps=1") == 0
+    text = "\n".join(logged)
+    assert "--max_evaluation_steps=1 is reached" in text
+    assert "Evaluated 1 checkpoints" in text
+
+
+def test_a_worker_leaves_out_what_was_removed_meanwhile(trained, tmp_path, logged, monkeypatch):
+    copy_run(trained, tmp_path, 1, 2, status="finished")
+    real = evaluate.trained.restore
+
+    def restore(root_dir, algorithm, which):
+        if which == "ckpt-1":
+            index = RunIndex.load(root_dir)
+            index.remove(index.find("1"))
+            index.save()
+        return real(root_dir, algorithm, which)
+
+    monkeypatch.setattr(evaluate.trained, "restore", restore)
+    assert _evaluate(tmp_path, "--watch", "--num_episodes=1", "--deterministic") == 0
+    assert any("ckpt-1 was removed before it could be evaluated" in line for line in logged)
+    assert "Evaluated 1 checkpoints" in logged[-1]
+
+
+def test_json_lines_survive_a_line_that_was_cut_off(tmp_path):
+    path = tmp_path / "x.jsonl"
+    append_line(path, {"step": 1})
+    path.write_bytes(path.read_bytes() + b'{"step": 2, "res')
+    append_line(path, {"step": 3})
+    assert [line["step"] for line in read_lines(path)] == [1, 3]
+    assert read_lines(tmp_path / "none.jsonl") == []

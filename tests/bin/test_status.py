@@ -1,0 +1,174 @@
+"""The status command: what it tells of runs in every state, from their files alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from alf.bin import status
+from alf.bin.run_view import last_row, time_shares, view
+from alf.trainers.run_index import Record, RunIndex
+from alf.trainers.run_lock import RunLock
+from tests.bin.running import ROOT, run_here
+
+_STATS = {
+    "global_step": 7,
+    "env_steps": 448,
+    "seconds": 1.5,
+    "Metrics/AverageReturn": 21.5,
+    "Time/learner_training": 0.1,
+    "Time/learner_waiting": 0.8,
+    "Time/learner_other": 0.1,
+    "Time/environment": 0.7,
+    "Time/inference": 0.3,
+    "Time/collecting_waiting": 0.0,
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Directory of a made-up run with two checkpoints and statistics."""
+    (tmp_path / "train" / "algorithm").mkdir(parents=True)
+    index = RunIndex(str(tmp_path))
+    for step, reward, kinds in ((3, 10.0, ["periodic"]), (7, 21.5, ["best", "final"])):
+        files = [f"train/algorithm/ckpt-{step}.{end}" for end in ("index", "data-00000-of-00001")]
+        for file in files:
+            (tmp_path / file).write_bytes(b"x" * 1000 * step)
+        index.add(Record(f"ckpt-{step}", step, step * 64, step, files, reward, 5, "2026-01-01T00:00:00+00:00", kinds))
+    index.run = {"status": "finished", "why": "num_iterations=7 is reached", "seed": 4, "versions": {"alf": "0.1.0"}}
+    index.save()
+    (tmp_path / "train" / "stats.jsonl").write_text(json.dumps({"global_step": 3}) + "\n" + json.dumps(_STATS) + "\n")
+    return tmp_path
+
+
+def _text(capsys, root):
+    assert run_here(status.main, f"--root_dir={root}") == 0
+    return capsys.readouterr().out
+
+
+def test_a_finished_run(run, capsys):
+    text = _text(capsys, run)
+    for expected in (
+        "State: finished (num_iterations=7 is reached)",
+        "Seed: 4",
+        "Versions: alf 0.1.0",
+        "Checkpoints: 2, 20.0 kB in all",
+        "return 21.50 (5 episodes)",
+        "448 env steps",
+        "best, final",
+        "AverageReturn 21.5",
+        "the environment is the bottleneck",
+        "learner: waiting for data",
+        f"To extend: python -m alf.bin.train --root_dir={run} --gin_param=TrainerConfig.num_iterations=14",
+        f"To play: python -m alf.bin.play --root_dir={run}",
+        f"To see: tensorboard --logdir={run}",
+    ):
+        assert expected in text
+    assert "Problem" not in text
+
+
+def test_json_has_everything(run, capsys):
+    assert run_here(status.main, f"--root_dir={run}", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["state"] == "finished"
+    assert [(c["step"], c["reward"], c["bytes"]) for c in found["checkpoints"]] == [(3, 10.0, 6000), (7, 21.5, 14000)]
+    assert found["stats"] == _STATS
+    assert found["time_shares"]["learner_waiting"] == 0.8
+
+
+def test_a_live_run_is_told_by_its_lock(run):
+    index = RunIndex.load(str(run))
+    index.run["status"] = "running"
+    index.save()
+    lock = RunLock(str(run))
+    lock.acquire()
+    try:
+        found = view(str(run))
+        assert (found["state"], found["lock"]["pid"], found["lock"]["alive"]) == ("running", os.getpid(), True)
+        assert "go on" not in found["commands"]
+    finally:
+        lock.release()
+    found = view(str(run))
+    assert found["state"] == "killed"
+    assert found["commands"]["go on"] == f"python -m alf.bin.train --root_dir={run}"
+
+
+def test_a_lock_left_behind(run):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (run / "run.lock").write_text(json.dumps({"pid": gone.pid, "host": socket.gethostname()}))
+    assert view(str(run))["lock"]["alive"] is False
+    (run / "run.lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    assert view(str(run))["state"] == "running"
+    long_ago = time.time() - 3600
+    os.utime(run / "run.lock", (long_ago, long_ago))
+    assert view(str(run))["state"] == "finished"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"run": 3}', b"\xff\xfe", b"[" * 5000])
+def test_files_that_make_no_sense_are_problems_not_errors(run, capsys, content):
+    for file in ("training_status.json", "run.lock", "train/stats.jsonl"):
+        (run / file).write_bytes(content)
+    text = _text(capsys, run)
+    assert "Problem: " in text
+    assert "training_status.json" in text
+    assert "Checkpoints: 2" in text
+    assert view(str(run))["state"] in ("unknown", "killed", "running")
+
+
+def test_files_that_are_missing(run, capsys):
+    (run / "train" / "algorithm" / "ckpt-3.index").unlink()
+    (run / "train" / "stats.jsonl").unlink()
+    text = _text(capsys, run)
+    assert "Problem: ckpt-3 lacks 1 of its 2 files" in text
+    assert "Last statistics: none yet" in text
+
+
+def test_no_run_at_all(tmp_path, logged, capsys):
+    assert run_here(status.main, f"--root_dir={tmp_path}/none") == 2
+    assert run_here(status.main, f"--root_dir={tmp_path}") == 2
+    assert run_here(status.main) == 2
+    text = "\n".join(logged)
+    for expected in ("There is no directory", f"There is no run in --root_dir={tmp_path}", "--root_dir is missing"):
+        assert expected in text
+    assert run_here(status.main, f"--root_dir={tmp_path}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "no run"
+
+
+def test_the_last_whole_row_counts(run):
+    path = run / "train" / "stats.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"global_step": 9, "env_st')
+    problems = []
+    assert last_row(str(run), problems) == _STATS
+    assert problems == []
+
+
+def test_shares_need_no_threads_beside_the_learner():
+    shares = time_shares({"Time/learner_training": 0.6, "Time/environment": 0.3, "Time/inference": 0.1})
+    assert shares.threads == 0
+    assert "learning takes 60%" in shares.verdict()
+    assert time_shares({"Metrics/AverageReturn": 1.0}) is None
+
+
+def test_it_starts_without_tensorflow(run):
+    """As a process of its own: TensorFlow stays out even where the index must be made up."""
+    (run / "training_status.json").unlink()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "alf.bin.status", f"--root_dir={run}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Checkpoints: 2" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "alf.bin.run_view" in imported
+    # An import of TensorFlow that is refused is listed too; one that happens brings numpy.
+    assert not imported & {"numpy", "gymnasium", "tensorflow.python"}

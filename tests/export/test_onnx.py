@@ -1,0 +1,87 @@
+"""ONNX models, run by ONNX Runtime; skipped where the extra `onnx` is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.algorithms.exporting import exportable
+from alf.export import ExportError, export_policy, onnx_model
+from tests.export.policies import RECURRENT, make
+
+pytestmark = pytest.mark.timeout(300)
+
+needs_extra = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime", "tf2onnx")),
+    reason="the extra onnx is not installed",
+)
+
+
+@needs_extra
+@pytest.mark.parametrize("name", ["recurrent", "squashed", "dict_observation"])
+def test_onnx_runtime_acts_as_the_saved_model(name: str, tmp_path: pathlib.Path) -> None:
+    """The two models come from one policy by different ways, so each is an oracle of the other."""
+    import onnxruntime
+
+    policy = exportable(make(name))
+    assert export_policy(policy, str(tmp_path), onnx=True) == ["saved_model", "model.onnx", "metadata.json"]
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    signatures = tf.saved_model.load(str(tmp_path / "saved_model")).signatures
+    takes = [i.name for i in session.get_inputs()]
+    described = json.loads((tmp_path / "metadata.json").read_text())["onnx"]
+    assert described["inputs"] == takes
+    assert ("step_type" in takes) == (name in RECURRENT)
+    draw = np.random.default_rng(3)
+    rows = 7
+    state = {n: np.zeros((rows, *policy.leaf(n).shape), np.float32) for n in policy.state}
+    for t in range(5):
+        given = {leaf.name: leaf.draw(draw, rows).numpy() for leaf in policy.inputs} | state
+        given["step_type"] = np.where(draw.random(rows) < (1.0 if t == 0 else 0.2), 0, 1).astype(np.int32)
+        results = session.run(None, {n: given[n] for n in takes})
+        outputs = dict(zip((o.name for o in session.get_outputs()), results, strict=True))
+        for signature in signatures.values():
+            inputs = signature.structured_input_signature[1]
+            if "batch_size" in inputs:
+                continue
+            for key, tensor in signature(**{n: tf.constant(given[n]) for n in inputs}).items():
+                if key not in policy.state:
+                    np.testing.assert_allclose(outputs[key], tensor.numpy(), rtol=1e-5, atol=1e-5, err_msg=key)
+        state = {n: outputs[f"next_{n}"] for n in policy.state}
+
+
+@needs_extra
+def test_a_wrong_onnx_model_is_refused_and_leaves_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert = onnx_model._convert
+
+    def wrong(*args: Any) -> Any:
+        import onnx
+
+        model = convert(*args)
+        for weight in model.graph.initializer:
+            values = onnx.numpy_helper.to_array(weight)
+            if values.dtype == np.float32 and values.ndim == 2:
+                weight.CopyFrom(onnx.numpy_helper.from_array(values + np.float32(1e-3), weight.name))
+        return model
+
+    monkeypatch.setattr(onnx_model, "_convert", wrong)
+    with pytest.raises(ExportError, match="The ONNX model"):
+        export_policy(exportable(make("feed_forward")), str(tmp_path / "model"), onnx=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_packages_are_named_before_anything_is_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tf2onnx" else find(name))
+    with pytest.raises(ExportError, match=r"needs .*tf2onnx.*pip install 'alf\[onnx\]'"):
+        export_policy(exportable(make("feed_forward")), str(tmp_path / "model"), onnx=True)
+    assert not list(tmp_path.iterdir())

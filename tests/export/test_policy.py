@@ -1,0 +1,135 @@
+"""Names of leaves, their random values, and what counts as equal."""
+
+from __future__ import annotations
+
+import collections
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from tf_agents.specs import tensor_spec
+
+from alf.algorithms.exporting import exportable
+from alf.export import ExportError, verify
+from alf.export.policy import Leaf, named
+from tests.export.policies import make
+
+_PAIR = collections.namedtuple("_PAIR", ["b", "a"])
+_KEYS = st.text("aAbé_/ 1", min_size=1, max_size=3)
+_NESTS = st.recursive(
+    st.integers(),
+    lambda inner: st.one_of(
+        st.dictionaries(_KEYS, inner, max_size=3),
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.builds(_PAIR, inner, inner),
+    ),
+    max_leaves=8,
+)
+
+
+@given(_NESTS)
+def test_names_are_in_tensorflows_order_and_fit_for_signatures(nest: Any) -> None:
+    pairs = named("state", nest)
+    assert [leaf for _, leaf in pairs] == tf.nest.flatten(nest)
+    names = [name for name, _ in pairs]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"state[a-z0-9_]*", name) for name in names)
+
+
+def test_names_are_the_paths() -> None:
+    nest = {"Camera": 1, "goal": _PAIR([2, 3], 4), "go al": 5, "go_al": 6}
+    assert named("observation", nest) == [
+        ("observation_camera", 1),
+        ("observation_go_al", 5),
+        ("observation_go_al_2", 6),
+        ("observation_goal_b_0", 2),
+        ("observation_goal_b_1", 3),
+        ("observation_goal_a", 4),
+    ]
+    assert named("action", 7) == [("action", 7)]
+
+
+@given(
+    st.sampled_from([tf.float32, tf.int64, tf.uint8, tf.int8]),
+    st.tuples(st.integers(-100, 100), st.integers(0, 27)),
+    st.booleans(),
+    st.booleans(),
+)
+def test_random_values_are_within_the_bounds(dtype: Any, bounds: Any, below: bool, above: bool) -> None:
+    low, high = bounds[0], bounds[0] + bounds[1]
+    if dtype == tf.uint8:
+        low, high = abs(low), abs(low) + bounds[1]
+    leaf = Leaf("x", (2, 3), dtype, np.asarray(low) if below else None, np.asarray(high) if above else None)
+    values = leaf.draw(np.random.default_rng(0), 50)
+    assert values.dtype == dtype
+    assert values.shape == (50, 2, 3)
+    if below:
+        assert values.numpy().min() >= low
+    if above:
+        assert values.numpy().max() <= high
+    assert np.isfinite(values.numpy().astype(np.float64)).all()
+
+
+def test_description_of_bounds_is_plain_json() -> None:
+    spec = tensor_spec.BoundedTensorSpec([2], tf.float32, [-np.inf, 0.0], [3.0, 3.0])
+    assert Leaf.of("x", spec).describe() == {
+        "name": "x",
+        "shape": [2],
+        "dtype": "float32",
+        "minimum": [None, 0.0],
+        "maximum": 3.0,
+    }
+
+
+def _check(change: Any, zero: bool = False) -> None:
+    """Compares a policy with itself, its outputs changed."""
+    algorithm = make("feed_forward")
+    for variable in algorithm.acting_variables() if zero else ():
+        variable.assign(tf.zeros_like(variable))
+    policy = exportable(algorithm)
+    run = policy.functions["action"]
+    verify.check(policy, run, lambda inputs: change(run(inputs)), "The model")
+
+
+def _other_action(outputs: Any) -> Any:
+    return {"action": (outputs["action"] + 1) % 3}
+
+
+def test_another_action_counts_as_equal_only_where_it_is_as_probable() -> None:
+    _check(dict)
+    _check(_other_action, zero=True)
+    with pytest.raises(ExportError, match="by the policy"):
+        _check(_other_action)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o: {}, "the model gives"),
+        (lambda o: {"action": tf.cast(o["action"], tf.int32)}, "int32"),
+        (lambda o: {"action": o["action"][:1, None]}, r"\(1, 1\)"),
+    ],
+)
+def test_missing_and_misshapen_outputs_are_told(change: Any, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        _check(change)
+
+
+@pytest.mark.parametrize("difference", [2e-5, np.nan])
+def test_a_small_difference_is_too_large(difference: float) -> None:
+    policy = exportable(make("feed_forward"))
+    run = policy.functions["value"]
+
+    def model(inputs: Any, by: float) -> Any:
+        value = run(inputs)["value"].numpy()
+        value[0] += by * max(1.0, abs(value[0]))
+        return {"value": value}
+
+    verify.check(policy, run, lambda inputs: model(inputs, 5e-6), "The model")
+    with pytest.raises(ExportError, match="differs"):
+        verify.check(policy, run, lambda inputs: model(inputs, difference), "The model")

@@ -1,0 +1,282 @@
+"""Evaluation: exactly what was asked for, by which weights, beside training or not, and no effect on training."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import types
+
+import gin
+import numpy as np
+import pytest
+
+from alf.drivers.policy_driver import PolicyDriver
+from alf.environments.utils import create_environment
+from alf.trainers.building import build_algorithm
+from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps
+from alf.trainers.evaluation import EpisodeRecorder, Evaluation, Evaluator
+from alf.trainers.evaluations import EvaluationBeside, History
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.run_index import RunIndex
+from alf.trainers.schedule import Schedule
+from tests.trainers.fixed_episodes import FixedEpisodes
+
+
+@pytest.fixture(autouse=True)
+def _fixed_episodes():
+    gin.bind_parameter("create_environment.env_name", FixedEpisodes)
+    gin.bind_parameter("create_environment.num_parallel_environments", 2)
+    FixedEpisodes.gate = None
+    yield
+    FixedEpisodes.gate = None
+
+
+# ---- what is counted ----
+
+
+def _play(recorder, lengths, most=10_000):
+    """Plays rows whose e-th episode takes lengths[row][e] steps, reward 1 a step, until the recorder is done."""
+    rows = len(lengths)
+    episode, time, first = [0] * rows, [0] * rows, [True] * rows
+    for step in range(most):
+        if recorder.done:
+            return step
+        kinds, following, rewards = [], [], []
+        for row in range(rows):
+            if not first[row] and time[row] == 0:
+                kinds.append(2)
+                following.append(0)
+                rewards.append(0.0)
+                first[row] = True
+                continue
+            kinds.append(0 if time[row] == 0 else 1)
+            time[row] += 1
+            ends = time[row] == lengths[row][episode[row] % len(lengths[row])]
+            following.append(2 if ends else 1)
+            rewards.append(1.0)
+            if ends:
+                time[row], episode[row], first[row] = 0, episode[row] + 1, False
+        recorder(
+            types.SimpleNamespace(
+                step_type=np.array(kinds), next_step_type=np.array(following), reward=np.array(rewards, np.float32)
+            )
+        )
+    return most
+
+
+def test_exactly_as_many_episodes_and_short_ones_are_not_favoured():
+    recorder = EpisodeRecorder(EnvironmentEpisodes(5), 2)
+    _play(recorder, [[1], [10]])
+    assert sorted(recorder.lengths) == [1, 1, 1, 10, 10]
+    result = recorder.result(7)
+    assert (result.episodes, result.average_return, result.average_length, result.step) == (5, 4.6, 4.6, 7)
+    assert result.std_return == pytest.approx(np.std([1, 1, 1, 10, 10]))
+    assert (result.environment_steps, sorted(result.returns)) == (23, [1, 1, 1, 10, 10])
+
+
+@pytest.mark.parametrize(("steps", "lengths"), [(1, [3]), (3, [3]), (4, [3, 4]), (7, [3, 4]), (8, [3, 4, 3])])
+def test_steps_end_with_the_first_episode_at_or_past_them(steps, lengths):
+    recorder = EpisodeRecorder(EnvironmentSteps(steps), 1)
+    _play(recorder, [[3, 4]])
+    assert recorder.lengths == lengths
+    assert recorder.steps == sum(lengths)
+
+
+def test_fewer_episodes_than_rows():
+    recorder = EpisodeRecorder(EnvironmentEpisodes(1), 3)
+    _play(recorder, [[4], [1], [1]])
+    assert (recorder.lengths, recorder.steps) == ([4], 4)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "said", "rate"),
+    [(None, None, 0.0), (3.0, None, 0.5), (2.0, None, 1.0), (0.0, None, 1.0), (None, [True], 1.0), (3.0, [True], 1.0)],
+)
+def test_success_by_return_or_by_what_the_environment_says(threshold, said, rate):
+    recorder = EpisodeRecorder(EnvironmentEpisodes(4), 1, threshold, lambda: None if said is None else np.array(said))
+    _play(recorder, [[2, 3]])
+    assert recorder.result(0).success_rate == rate
+    assert recorder.tells_success == (threshold is not None or said is not None)
+
+
+def test_without_an_episode_there_are_no_numbers():
+    result = EpisodeRecorder(EnvironmentEpisodes(4), 1, 0.0).result(0)
+    assert result.episodes == 0
+    assert all(math.isnan(x) for x in (result.average_return, result.std_return, result.success_rate))
+    history = History()
+    assert history.add(result) is False
+    assert history.add(result._replace(episodes=1, average_return=-1.0, returns=(-1.0,))) is True
+    assert history.add(result._replace(episodes=1, average_return=-1.0, returns=(-1.0,))) is False
+    again = History()
+    again.deserialize(history.serialize().encode())
+    assert str(again.all) == str(history.all)
+    assert isinstance(again.last, Evaluation)
+
+
+# ---- who plays ----
+
+
+@pytest.fixture
+def algorithm(small_config):
+    env = create_environment(nonparallel=True, seed=1)
+    yield build_algorithm(small_config(SyncOffPolicyTrainer), env)
+    env.close()
+
+
+def _prefer(algorithm, action):
+    bias = next(w for w in algorithm.trainable_variables if w.shape == [2])
+    bias.assign([-100.0, 100.0] if action else [100.0, -100.0])
+
+
+def _evaluator(algorithm, tmp_path, **kwargs):
+    return Evaluator(create_environment(nonparallel=True, seed=1), algorithm, 0.0, 1, str(tmp_path), **kwargs)
+
+
+def test_the_present_weights_or_those_of_a_moment(algorithm, tmp_path):
+    evaluator = _evaluator(algorithm, tmp_path)
+    two = EnvironmentEpisodes(2)
+    _prefer(algorithm, 0)
+    assert evaluator.play(two, 1).returns == (0.0, 0.0)
+    _prefer(algorithm, 1)
+    assert evaluator.play(two, 2).returns == (5.0, 5.0)
+    evaluator.freeze()
+    _prefer(algorithm, 0)
+    assert evaluator.play(two, 3).returns == (5.0, 5.0)
+    evaluator.freeze()
+    assert evaluator.play(two, 4).returns == (0.0, 0.0)
+    evaluator.close()
+
+
+def test_what_the_environment_says_about_success(algorithm, tmp_path):
+    gin.bind_parameter("create_environment.env_name", functools.partial(FixedEpisodes, 5, True))
+    evaluator = _evaluator(algorithm, tmp_path)
+    assert evaluator.play(EnvironmentEpisodes(4), 0).success_rate == 0.5
+    evaluator.close()
+    env = create_environment(num_parallel_environments=3, seed=1)
+    env.reset()
+    for _ in range(5):
+        env.step(np.zeros(3, np.int64))
+    assert env.successes.tolist() == [True] * 3
+    env.close()
+
+
+def test_an_evaluation_that_is_stopped_has_no_result(algorithm, tmp_path):
+    evaluator = _evaluator(algorithm, tmp_path)
+    asked = iter([False, False, True])
+    assert evaluator.play(EnvironmentEpisodes(4), 0, should_stop=lambda: next(asked)) is None
+    evaluator.close()
+
+
+def test_one_at_a_time_beside_training(algorithm, tmp_path):
+    gate = FixedEpisodes.gate = threading.Event()
+    evaluator = _evaluator(algorithm, tmp_path)
+    beside = EvaluationBeside(evaluator)
+    _prefer(algorithm, 1)
+    assert beside.take() is None
+    assert beside.start(EnvironmentEpisodes(2), 5, 100)
+    _prefer(algorithm, 0)
+    assert beside.take() is None
+    assert not beside.start(EnvironmentEpisodes(2), 6, 100)
+    gate.set()
+    result = beside.take(wait=True)
+    assert (result.returns, result.step) == ((5.0, 5.0), 5)
+    assert beside.take(wait=True) is None
+    gate.clear()
+    assert beside.start(EnvironmentEpisodes(2), 7, 100)
+    threading.Timer(0.2, gate.set).start()
+    beside.stop()
+    assert not [t for t in threading.enumerate() if t.name == "alf-evaluation"]
+    evaluator.close()
+
+
+def test_freezing_refuses_a_policy_that_cannot_be_frozen(algorithm):
+    predict = algorithm.predict
+
+    def assigning(*args):
+        algorithm.trainable_variables[0].assign_add(algorithm.trainable_variables[0])
+        return predict(*args)
+
+    object.__setattr__(algorithm, "predict", assigning)
+    env = create_environment(nonparallel=True, seed=1)
+    with pytest.raises(ValueError, match="variables"):
+        PolicyDriver(env, algorithm).freeze()
+    env.close()
+
+
+# ---- in a run ----
+
+
+def _weights(trainer):
+    return [v.numpy() for v in trainer.algorithm.variables]
+
+
+@pytest.mark.parametrize(("mode", "ways"), [("sync", [False]), ("lockstep", [False, True])])
+def test_training_is_the_same_with_and_without_evaluation(mode, ways, small_config, tmp_path):
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", mode)
+
+    def run(name, **evaluation):
+        settings = {"root_dir": str(tmp_path / name), "num_iterations": 4, "num_updates_per_train_step": 1}
+        trainer = small_config(AsyncOffPolicyTrainer, **settings, **evaluation).create_trainer()
+        trainer.train()
+        return trainer
+
+    plain = run("plain")
+    assert not plain._evaluations.history.all
+    for beside in ways:
+        evaluation = {"evaluate": True, "eval_interval": 1, "num_eval_episodes": 2, "evaluate_beside": beside}
+        evaluated = run(f"evaluated_{beside}", **evaluation)
+        assert len(evaluated._evaluations.history.all) >= (2 if beside else 4)
+        for a, b in zip(_weights(plain), _weights(evaluated), strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert list((tmp_path / f"evaluated_{beside}" / "eval").glob("events.out.tfevents.*"))
+
+
+def test_an_evaluation_that_is_due_while_one_is_running_is_left_out(small_config, caplog):
+    trainer = small_config(
+        SyncOffPolicyTrainer,
+        schedule=Schedule("0 env_steps", "1 training_steps", "1 episodes", "6 training_steps"),
+        evaluate_beside=True,
+    ).create_trainer()
+    trainer.initialize()
+    # Only the evaluation's environment is held.
+    gate = threading.Event()
+    play = trainer._evaluations.prepare().play
+    trainer._evaluations.prepare().play = lambda *args: (gate.wait(30), play(*args))[1]
+    after, iterations = trainer._after_iteration, []
+
+    def watched():
+        after()
+        iterations.append(trainer.counters.iterations)
+        if len(iterations) == 3:
+            gate.set()
+            trainer._evaluations._beside._thread.join(30)
+
+    trainer._after_iteration = watched
+    with caplog.at_level("WARNING"):
+        trainer.train()
+    assert "The evaluation of step 2 is left out" in caplog.text
+    assert "The evaluation of step 3 is left out" in caplog.text
+    done = trainer._evaluations.history.all
+    assert done[0].step == 1
+    assert done[-1].step == 6
+    best = RunIndex.load(trainer._root_dir).best()
+    assert best.reward == max(e.average_return for e in done)
+    assert best.step == next(e.step for e in done if e.average_return == best.reward)
+
+
+def test_an_error_beside_training_ends_the_run_with_its_own_traceback(small_config):
+    trainer = small_config(
+        SyncOffPolicyTrainer, num_iterations=10_000, evaluate=True, eval_interval=1, evaluate_beside=True
+    ).create_trainer()
+    trainer.initialize()
+
+    def broken(*args):
+        raise ArithmeticError("the evaluation broke")
+
+    trainer._evaluations.prepare().play = broken
+    with pytest.raises(ArithmeticError, match="the evaluation broke") as raised:
+        trainer.train()
+    assert raised.traceback[-1].name == "broken"
+    assert 1 <= trainer.counters.iterations < 10_000
+    assert not [t for t in threading.enumerate() if t.name == "alf-evaluation"]

@@ -1,0 +1,76 @@
+"""An interrupted run that goes on is bit for bit the run that was never interrupted."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.on_policy_trainer import OnPolicyTrainer
+from alf.trainers.run_index import RunIndex
+
+EXACT = {"exact_resume": True, "checkpoint_interval": 2}
+
+
+def _run(trainer_class, small_config, **kwargs):
+    trainer = small_config(trainer_class, **{**EXACT, **kwargs}).create_trainer()
+    trainer.train()
+    return trainer
+
+
+def _assert_same(a, b):
+    for x, y in zip(a.algorithm.variables, b.algorithm.variables, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=x.name)
+    assert (a.counters.iterations, a.counters.env_steps) == (b.counters.iterations, b.counters.env_steps)
+    for x, y in zip(a.driver.get_metrics(), b.driver.get_metrics(), strict=True):
+        for name, value in x.state_dict().items():
+            np.testing.assert_array_equal(value, y.state_dict()[name], err_msg=f"{x.name} {name}")
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "bindings"),
+    [
+        (SyncOffPolicyTrainer, {}),
+        (OnPolicyTrainer, {}),
+        (AsyncOffPolicyTrainer, {"mode": "lockstep"}),
+        (AsyncOffPolicyTrainer, {"mode": "sync", "num_actor_queues": 1, "actor_queue_cap": 2}),
+    ],
+    ids=["sync_trainer", "on_policy_trainer", "async_lockstep", "async_sync_with_actors"],
+)
+def test_two_halves_make_the_whole(trainer_class, bindings, small_config, tmp_path):
+    for name, value in bindings.items():
+        gin.bind_parameter(f"AsyncOffPolicyDriver.{name}", value)
+    whole = _run(trainer_class, small_config, root_dir=str(tmp_path / "whole"), num_iterations=4)
+    _run(trainer_class, small_config, num_iterations=2)
+    halves = _run(trainer_class, small_config, num_iterations=4)
+    _assert_same(whole, halves)
+
+
+def test_a_plain_run_resumes_on_other_numbers(small_config, tmp_path):
+    """The oracle above can tell runs apart: without exact_resume the halves differ from the whole."""
+    whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "w"), num_iterations=4, exact_resume=False)
+    _run(SyncOffPolicyTrainer, small_config, num_iterations=2, exact_resume=False)
+    halves = _run(SyncOffPolicyTrainer, small_config, num_iterations=4, exact_resume=False)
+    with pytest.raises(AssertionError):
+        _assert_same(whole, halves)
+
+
+def test_interrupted_between_two_checkpoints(small_config, tmp_path):
+    whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=5)
+    _run(SyncOffPolicyTrainer, small_config, num_iterations=3, checkpoint_max_to_keep=1)
+    names = [r.name for r in RunIndex.load(str(tmp_path / "run")).records()]
+    assert names == ["ckpt-2", "ckpt-3"], "the periodic one stays, since the run goes on from it"
+    again = _run(SyncOffPolicyTrainer, small_config, num_iterations=3)
+    assert again.counters.iterations == 3, "a finished run stays as it is"
+    _assert_same(whole, _run(SyncOffPolicyTrainer, small_config, num_iterations=5))
+
+
+def test_what_exact_resume_needs(small_config):
+    with pytest.raises(ValueError, match="exact_resume needs random_seed"):
+        small_config(SyncOffPolicyTrainer, exact_resume=True, random_seed=None)
+    with pytest.raises(ValueError, match="follows the clock"):
+        small_config(SyncOffPolicyTrainer, exact_resume=True, checkpoint_save_secs=5)
+    trainer = small_config(AsyncOffPolicyTrainer, exact_resume=True).create_trainer()
+    with pytest.raises(ValueError, match="mode = 'lockstep'"):
+        trainer.initialize()

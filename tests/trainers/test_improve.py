@@ -1,0 +1,242 @@
+"""The phases of a trainer, one by one and strung together by a schedule.
+
+Two environments with episodes of 5 actions and segments of 4 steps: an environment ends an episode in its steps 5, 11,
+17, ... (the step after each leads to the next first observation), and a segment of both is 8 environment steps.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.trainers.checkpointing import Checkpointer
+from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.on_policy_trainer import OnPolicyTrainer
+from alf.trainers.phases import Phase
+from alf.trainers.run_index import RunIndex
+from alf.trainers.schedule import Schedule
+from alf.trainers.stopping import MeanReturn, TimeLimit
+from tests.trainers.fixed_episodes import FixedEpisodes
+
+UNITS = (EnvironmentSteps, EnvironmentEpisodes, TrainingSteps)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_episodes():
+    gin.bind_parameter("create_environment.env_name", FixedEpisodes)
+    gin.bind_parameter("create_environment.num_parallel_environments", 2)
+    FixedEpisodes.resets = 0
+
+
+def _totals(trainer, phase):
+    return tuple(trainer.counters[phase].of(unit).value for unit in UNITS)
+
+
+def _ends(segments):
+    """Episodes that two environments have ended after so many segments."""
+    return 2 * sum(1 for step in range(1, 4 * segments + 1) if step % 6 == 5)
+
+
+def _watch(trainer):
+    """The experience that the algorithm of a trainer gets."""
+    seen = []
+    trainer.initialize()
+    trainer.algorithm.add_experience_observer(seen.append)
+    return seen
+
+
+def _prefer_action_0(trainer):
+    weights = trainer.algorithm.trainable_variables
+    bias = [w for w in weights if w.shape == [2]]
+    assert len(bias) == 1
+    bias[0].assign([100.0, -100.0])
+
+
+def test_improve_runs_the_schedule(small_config):
+    schedule = Schedule("20 env_steps", "3 training_steps", "2 episodes", "7 training_steps")
+    trainer = small_config(SyncOffPolicyTrainer, schedule=schedule).create_trainer()
+    seen = _watch(trainer)
+    trainer.train()
+    # 20 steps are 3 segments; after these each environment ends an episode in the fifth.
+    assert _totals(trainer, Phase.HEATUP) == (40, _ends(5), 0)
+    assert _totals(trainer, Phase.TRAIN) == (56, _ends(12) - _ends(5), 7)
+    assert _totals(trainer, Phase.TEST) == (3 * 2 * 5, 3 * 2, 0)
+    assert all(trainer.counters[phase].of(Seconds) > Seconds(0) for phase in Phase)
+    assert len(seen) == 12
+    assert int(trainer.algorithm.iterations) == trainer.counters.iterations == 7
+    records = RunIndex.load(trainer._root_dir)
+    best = max(e.average_return for e in trainer._evaluations.history.all)
+    assert [e.step for e in trainer._evaluations.history.all] == [3, 6, 7]
+    assert records.best() is not None
+    assert (records.best().reward, records.best().reward_episodes) == (best, 2)
+    assert records.run["why"] == "improve_steps: 7 training_steps are reached"
+
+
+@pytest.mark.parametrize(
+    ("improve", "iterations"),
+    [("30 env_steps", 4), ("3 episodes", 3), (["9 training_steps", "16 env_steps"], 2), ("0.0001 seconds", 1)],
+)
+def test_improve_ends_by_any_unit_and_not_after_a_whole_period(small_config, improve, iterations):
+    schedule = Schedule("0 env_steps", "1000 training_steps", "1 episodes", improve)
+    trainer = small_config(SyncOffPolicyTrainer, schedule=schedule).create_trainer()
+    trainer.train()
+    assert trainer.counters.iterations == iterations
+
+
+def test_total_and_additional_and_a_heatup_that_is_done_once(small_config):
+    def run(**settings):
+        schedule = Schedule("8 env_steps", improve_steps="2 training_steps", **settings)
+        trainer = small_config(SyncOffPolicyTrainer, schedule=schedule).create_trainer()
+        trainer.train()
+        return trainer
+
+    heatup = _totals(run(), Phase.HEATUP)
+    assert heatup == (16, 2, 0)
+    assert run().counters.iterations == 2
+    more = run(improve_is="additional")
+    assert more.counters.iterations == 4
+    assert _totals(more, Phase.HEATUP) == heatup
+
+
+@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, OnPolicyTrainer])
+def test_heatup_at_random_or_by_the_policy_trains_nothing(trainer_class, small_config, tmp_path):
+    for by_policy in (False, True):
+        schedule = Schedule(improve_steps="1 training_steps", heatup_using_network_decisions=by_policy)
+        root = str(tmp_path / str(by_policy))
+        with small_config(trainer_class, root_dir=root, schedule=schedule).create_trainer() as trainer:
+            seen = _watch(trainer)
+            _prefer_action_0(trainer)
+            before = [v.numpy() for v in trainer.algorithm.variables]
+            done = trainer.heatup(EnvironmentSteps(80))
+            assert tuple(done) == _totals(trainer, Phase.HEATUP)[:2]
+            assert _totals(trainer, Phase.TRAIN) == (0, 0, 0)
+            actions = np.concatenate([exp.action.numpy().ravel() for exp in seen])
+            assert len(actions) == done.environment_steps >= 80
+            assert set(actions) == ({0} if by_policy else {0, 1})
+            for old, new in zip(before, trainer.algorithm.variables, strict=True):
+                np.testing.assert_array_equal(old, new.numpy())
+
+
+def test_counts_of_nothing_do_nothing(small_config):
+    trainer = small_config(SyncOffPolicyTrainer).create_trainer()
+    assert trainer.heatup(EnvironmentSteps(0)) == (0, 0)
+    trainer.train_and_act(TrainingSteps(0))
+    assert trainer.evaluate(EnvironmentEpisodes(0)) is False
+    assert FixedEpisodes.resets == 0
+    assert trainer.get_success_rate() is None
+    trainer.close()
+
+
+def test_act_train_and_evaluate_one_by_one(small_config):
+    with small_config(SyncOffPolicyTrainer).create_trainer() as trainer:
+        assert trainer.act(EnvironmentSteps(9)) == (16, 2)
+        assert trainer.act(EnvironmentEpisodes(1)) == (8, 2)
+        assert trainer.act(EnvironmentSteps(1), wait_for_full_episodes=True) == (8 + 8, 2)
+        assert _totals(trainer, Phase.TRAIN) == (40, 6, 0)
+        assert trainer.get_current_episodes_count() == 6
+        trainer.train_and_act(TrainingSteps(2))
+        assert _totals(trainer, Phase.TRAIN)[2] == 2
+        trainer.train_and_act(EnvironmentSteps(17))
+        assert _totals(trainer, Phase.TRAIN) == (40 + 16 + 24, _ends(10), 5)
+        assert trainer.evaluate(EnvironmentEpisodes(3)) is False
+        assert _totals(trainer, Phase.TEST) == (15, 3, 0)
+        with trainer.phase_context(Phase.TEST):
+            assert trainer.get_current_episodes_count() == 3
+            with pytest.raises(ValueError, match="call evaluate"):
+                trainer.act(EnvironmentSteps(1))
+        for call in (trainer.act, trainer.heatup):
+            with pytest.raises(ValueError, match="acting learns nothing"):
+                call(TrainingSteps(1))
+        with pytest.raises(ValueError, match="in episodes or environment steps"):
+            trainer.evaluate(Seconds(1))
+        assert trainer.phase is Phase.TRAIN
+
+
+def test_episodes_that_do_not_end_are_not_waited_for(small_config, caplog):
+    gin.bind_parameter("create_environment.env_name", functools.partial(FixedEpisodes, None))
+    schedule = Schedule("8 env_steps", "1 training_steps", "3 episodes", "1 training_steps", max_episode_steps=20)
+    trainer = small_config(SyncOffPolicyTrainer, schedule=schedule, stop_conditions=[MeanReturn(-1e9)]).create_trainer()
+    with caplog.at_level("WARNING"):
+        trainer.train()
+    assert _totals(trainer, Phase.HEATUP) == (8 + 40, 0, 0)
+    assert _totals(trainer, Phase.TEST) == (21, 0, 0)
+    assert "HEATUP: in 2 of 2 environments the episode has not ended after 20 more steps" in caplog.text
+    assert "Evaluation: an episode has not ended after 20 steps" in caplog.text
+    assert np.isnan(trainer.get_success_rate())
+    assert not trainer.should_stop()
+
+
+def test_stop_conditions_end_training(small_config, caplog):
+    schedule = Schedule("0 env_steps", "2 training_steps", "2 episodes")
+    config = small_config(SyncOffPolicyTrainer, schedule=schedule, stop_conditions=[TimeLimit(1e9), MeanReturn(0.0)])
+    trainer = config.create_trainer()
+    trainer.train()
+    assert trainer.counters.iterations == 2
+    assert trainer.should_stop()
+    index = RunIndex.load(trainer._root_dir)
+    assert "the mean return of 1 evaluation episodes is" in index.run["why"]
+    assert index.run["status"] == "finished"
+    # It is as finished when it is called again, by what the checkpoint remembers of the evaluation.
+    again = config.create_trainer()
+    again.train()
+    assert again.counters.iterations == 2
+    assert again._evaluations.history.all == trainer._evaluations.history.all
+
+
+def test_another_schedule_for_a_live_run(small_config):
+    with small_config(SyncOffPolicyTrainer, num_iterations=2).create_trainer() as trainer:
+        trainer.improve()
+        trainer.set_schedule_params(Schedule("8 env_steps", improve_steps="1 training_steps", improve_is="additional"))
+        trainer.improve()
+        assert trainer.counters.iterations == 3
+        assert _totals(trainer, Phase.HEATUP)[0] >= 8
+
+
+def test_checkpoints_of_earlier_versions_are_resumed(small_config):
+    config = small_config(SyncOffPolicyTrainer, num_iterations=2)
+    first = config.create_trainer()
+    first.train()
+    objects = {name: first._saver.checkpointer._objects[name] for name in ("algorithm", "metrics", "counters")}
+    Checkpointer(first._saver.checkpointer.directory, objects).save(99)
+    with small_config(SyncOffPolicyTrainer, num_iterations=3).create_trainer() as second:
+        second.initialize()
+        assert _totals(second, Phase.TRAIN) == (16, 0, 2)
+        second.improve()
+        assert second.counters.iterations == 3
+
+
+def test_heatup_of_the_asynchronous_driver(small_config):
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "sync")
+    schedule = Schedule("10 env_steps", improve_steps="2 training_steps")
+    with pytest.raises(ValueError, match="heatup_using_network_decisions=True"):
+        small_config(AsyncOffPolicyTrainer, schedule=schedule).create_trainer().train()
+    by_policy = Schedule("10 env_steps", improve_steps="2 training_steps", heatup_using_network_decisions=True)
+    trainer = small_config(AsyncOffPolicyTrainer, schedule=by_policy).create_trainer()
+    seen = _watch(trainer)
+    trainer.train()
+    # A batch is a segment of each of two environment threads, 16 steps; in the second one all end an episode.
+    assert _totals(trainer, Phase.HEATUP) == (32, 2 * _ends(2), 0)
+    assert _totals(trainer, Phase.TRAIN)[0::2] == (32, 2)
+    assert int(trainer.algorithm.iterations) == 2
+    assert len(seen) == 4
+
+
+def test_a_trainer_that_cannot_only_act_says_so(small_config):
+    class Plain(SyncOffPolicyTrainer):
+        _collect = SyncOffPolicyTrainer.__mro__[2]._collect
+
+    with small_config(Plain).create_trainer() as trainer, pytest.raises(ValueError, match="defines no _collect"):
+        trainer.act(EnvironmentSteps(1))
+
+
+def test_totals_are_int64_variables(small_config):
+    counters = small_config(SyncOffPolicyTrainer).create_trainer().counters
+    for phase in Phase:
+        totals = counters[phase]
+        assert [v.dtype for v in (totals.environment_steps, totals.episodes, totals.training_steps)] == [tf.int64] * 3
+        assert totals.seconds.dtype == tf.float64

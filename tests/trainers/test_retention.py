@@ -1,0 +1,84 @@
+"""What stays and what goes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alf.trainers.retention import Retention, delete_files, delete_leftovers
+from alf.trainers.run_index import Record
+
+
+def _record(step, *kinds, files=()):
+    return Record(f"ckpt-{step}", step, files=list(files), kinds=list(kinds))
+
+
+def _gone(records, *args, **kwargs):
+    return [r.step for r in Retention(*args, **kwargs).superfluous(records)]
+
+
+@pytest.mark.parametrize(("keep", "gone"), [(None, []), (0, []), (1, [1, 2, 3]), (3, [1]), (4, []), (9, [])])
+def test_the_newest_stay(keep, gone):
+    assert _gone([_record(step, "periodic") for step in (1, 2, 3, 4)], keep) == gone
+
+
+def test_best_final_and_milestones_stay():
+    records = [_record(1, "best"), _record(2, "milestone", "periodic"), _record(3), _record(4, "final"), _record(5)]
+    assert _gone(records, 1) == [3]
+
+
+def test_the_newest_periodic_one_stays_where_runs_go_on_from_it():
+    records = [_record(1, "periodic"), _record(2, "periodic"), _record(3), _record(4, "final")]
+    assert _gone(records, 1) == [1, 2, 3]
+    assert _gone(records, 1, keep_periodic=True) == [1, 3]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, []), (1, [1, 2, 3, 4, 5, 6]), (3, [3, 6])])
+def test_milestones(every, expected):
+    assert [n for n in range(1, 7) if Retention(1, every).is_milestone(n)] == expected
+
+
+@pytest.mark.parametrize("name", ["keep", "milestones"])
+def test_negative_numbers_are_errors(name):
+    with pytest.raises(ValueError, match=rf"Retention\.{name}=-1 must be 0 or more"):
+        Retention(**{name: -1})
+
+
+@given(st.integers(1, 5), st.lists(st.sets(st.sampled_from(["best", "final", "milestone", "periodic"])), max_size=12))
+def test_exactly_the_newest_and_the_protected_stay(keep, kinds):
+    records = [_record(i, *sorted(k)) for i, k in enumerate(kinds)]
+    gone = set(_gone(records, keep))
+    for i, record in enumerate(records):
+        newest = i >= len(records) - keep
+        protected = bool({"best", "final", "milestone"} & set(record.kinds))
+        assert (record.step in gone) == (not newest and not protected)
+
+
+def test_all_files_of_a_record_go_and_shared_ones_stay(tmp_path):
+    names = ["train/algorithm/ckpt-1.index", "train/models/ckpt-1/saved_model/variables/variables.index", "shared.bin"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "train/models/ckpt-1/unlisted.txt").write_text("x")
+    old = _record(1, files=[*names, "gone/already.bin"])
+    delete_files(str(tmp_path), old, [_record(2, files=["shared.bin"])])
+    left = [os.path.relpath(os.path.join(d, f), tmp_path) for d, _, files in os.walk(tmp_path) for f in files]
+    assert left == ["shared.bin"]
+    assert not (tmp_path / "train/models/ckpt-1").exists()
+
+
+def test_what_cannot_be_removed_is_logged(tmp_path):
+    (tmp_path / "a.bin").mkdir()
+    delete_files(str(tmp_path), _record(1, files=["a.bin"]), [])
+    assert (tmp_path / "a.bin").is_dir()
+
+
+def test_leftovers_go(tmp_path):
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "x").write_bytes(b"x")
+    (tmp_path / "file").write_bytes(b"x")
+    delete_leftovers(str(tmp_path), ["half", "file", "not there"])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,137 @@
+"""One live run a directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from alf.trainers import run_lock
+from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from alf.trainers.run_lock import LOCK_FILE, RunLock, RunLockedError, holder_of
+
+_HOLD = """
+import sys, time, types
+m = types.ModuleType('alf'); m.__path__ = ['alf']; sys.modules['alf'] = m
+from alf.trainers.run_lock import RunLock
+RunLock(sys.argv[1]).acquire()
+print('held', flush=True)
+time.sleep(60)
+"""
+
+
+def _holder(path, **changes):
+    holder = {"pid": os.getpid(), "born": run_lock._born(os.getpid()), "host": socket.gethostname(), **changes}
+    (path / LOCK_FILE).write_text(json.dumps(holder))
+
+
+def test_the_second_is_refused_until_the_first_lets_go(tmp_path):
+    first, second = RunLock(str(tmp_path / "a" / "b")), RunLock(str(tmp_path / "a" / "b"))
+    with first:
+        assert holder_of(str(tmp_path / "a" / "b"))["pid"] == os.getpid()
+        with pytest.raises(RunLockedError, match=rf"in use by process {os.getpid()} on .*, which gave a sign of life"):
+            second.acquire()
+        second.release()
+    assert not (tmp_path / "a" / "b" / LOCK_FILE).exists()
+    with second:
+        pass
+    second.release()
+    assert holder_of(str(tmp_path / "a" / "b")) is None
+
+
+def test_another_process_holds_it_while_it_lives(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", _HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RunLockedError, match=rf"process {process.pid} on"):
+            RunLock(str(tmp_path)).acquire()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        # Not waited for yet: what has ended counts as ended even so.
+        deadline = time.monotonic() + 10
+        while holder_of(str(tmp_path)) is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    with RunLock(str(tmp_path)):
+        assert holder_of(str(tmp_path))["pid"] == os.getpid()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pid": 2**22 + 1}, {"born": "1"}, {"pid": -1}, {"pid": True}, {"pid": "x"}, {"pid": 2**70}]
+)
+def test_a_lock_of_a_process_that_is_gone_is_taken_over(tmp_path, changes):
+    _holder(tmp_path, **changes)
+    with RunLock(str(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"pid": null}'])
+def test_a_damaged_lock_is_taken_over(tmp_path, content):
+    (tmp_path / LOCK_FILE).write_text(content)
+    with RunLock(str(tmp_path)):
+        pass
+
+
+def test_a_run_on_another_machine_lives_as_long_as_it_gives_signs(tmp_path):
+    _holder(tmp_path, host="elsewhere")
+    with pytest.raises(RunLockedError, match="on elsewhere"):
+        RunLock(str(tmp_path)).acquire()
+    long_ago = time.time() - 100
+    os.utime(tmp_path / LOCK_FILE, (long_ago, long_ago))
+    with RunLock(str(tmp_path)):
+        pass
+
+
+def test_the_holder_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "_HEARTBEAT_SECS", 0.01)
+    with RunLock(str(tmp_path)):
+        os.utime(tmp_path / LOCK_FILE, (0, 0))
+        deadline = time.monotonic() + 10
+        while os.path.getmtime(tmp_path / LOCK_FILE) == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert os.path.getmtime(tmp_path / LOCK_FILE) > 0
+
+
+def test_of_many_at_once_one_wins(tmp_path):
+    locks = [RunLock(str(tmp_path)) for _ in range(8)]
+    won, start = [], threading.Barrier(len(locks))
+
+    def attempt(lock):
+        start.wait()
+        try:
+            lock.acquire()
+        except RunLockedError:
+            return
+        won.append(lock)
+
+    threads = [threading.Thread(target=attempt, args=(lock,)) for lock in locks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    won[0].release()
+
+
+def test_a_lock_that_somebody_took_away_is_left_to_them(tmp_path):
+    lock = RunLock(str(tmp_path))
+    lock.acquire()
+    _holder(tmp_path, token="theirs")
+    lock.release()
+    assert (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_trainer_refuses_a_directory_in_use_and_frees_its_own(small_config, tmp_path):
+    with RunLock(str(tmp_path / "run")), pytest.raises(RunLockedError):
+        small_config(SyncOffPolicyTrainer).create_trainer().train()
+    assert not (tmp_path / "run" / "train").exists()
+    small_config(SyncOffPolicyTrainer, num_iterations=1).create_trainer().train()
+    assert not (tmp_path / "run" / LOCK_FILE).exists()

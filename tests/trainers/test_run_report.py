@@ -1,0 +1,169 @@
+"""What a run leaves behind: rows that go on when it is resumed, evaluation, learning rates, the report."""
+
+from __future__ import annotations
+
+import csv
+import glob
+from types import SimpleNamespace
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from alf.trainers.hparams import used_settings
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.run_report import RunReport, learning_rate
+
+
+@pytest.fixture(autouse=True)
+def _every_iteration():
+    gin.bind_parameter("StatsReporter.min_interval_secs", 0.0)
+
+
+def _rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _events(folder):
+    for path in sorted(glob.glob(f"{folder}/events.out.tfevents.*")):
+        for record in tf.data.TFRecordDataset(path):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            yield from ((value.tag, event.step) for value in event.summary.value)
+
+
+def test_a_run_killed_after_a_checkpoint_goes_on_without_a_gap(small_config, tmp_path):
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    settings = {"summary_interval": 1, "checkpoint_interval": 2, "evaluate": True, "eval_interval": 1}
+    settings |= {"num_eval_episodes": 1, "unroll_length": 16}
+    killed = small_config(SyncOffPolicyTrainer, **settings, num_iterations=100).create_trainer()
+    killed.initialize()
+    after = killed._report.after_iteration
+
+    def crash():
+        after()
+        if killed.counters.iterations == 3:
+            raise MemoryError("on purpose")
+
+    killed._report.after_iteration = crash
+    # The process is gone before it can save what it has: the newest checkpoint is that of iteration 2.
+    killed._saver.save_after = lambda error: None
+    with pytest.raises(MemoryError, match="on purpose"):
+        killed.train()
+    train = tmp_path / "run" / "train"
+    assert [row["iteration"] for row in _rows(train / "stats.csv")] == ["1", "2", "3"]
+    episodes = _rows(train / "episodes.csv")
+    assert episodes
+    assert float(episodes[-1]["Train/loss/Mean"]) != 0.0
+
+    resumed = small_config(SyncOffPolicyTrainer, **settings, num_iterations=4).create_trainer()
+    resumed.train()
+    rows = _rows(train / "stats.csv")
+    assert [int(row["iteration"]) for row in rows][:4] == [1, 2, 3, 4]
+    for axis in ("global_step", "env_steps", "episodes", "seconds"):
+        values = [float(row[axis]) for row in rows]
+        assert values == sorted(values), axis
+    steps = [step for tag, step in _events(train) if tag == "Losses/loss"]
+    assert steps[:4] == [1, 2, 3, 4]
+    assert [int(row["global_step"]) for row in _rows(tmp_path / "run" / "eval" / "stats.csv")] == [1, 2, 3, 4]
+    assert [step for tag, step in _events(tmp_path / "run" / "eval") if tag == "Metrics/AverageReturn"] == [1, 2, 3, 4]
+    episodes = _rows(train / "episodes.csv")
+    assert [int(row["episode"]) for row in episodes] == list(range(1, len(episodes) + 1))
+    assert {"iteration", "in_heatup", "evaluation_return", "Reward/Stdev"} <= set(episodes[-1])
+
+
+def test_an_asynchronous_run_tells_its_time_and_writes_a_report(small_config, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(logging, "info", lambda text, *args: said.append(text % args))
+    trainer = small_config(AsyncOffPolicyTrainer, summary_interval=1, num_iterations=4).create_trainer()
+    trainer.initialize()
+    trainer.reporter.add("Own/score", 2.0)
+    trainer.train()
+    train = tmp_path / "run" / "train"
+    rows = _rows(train / "stats.csv")
+    assert rows[0]["Own/score"] == "2.0"
+    assert float(rows[0]["Train/learning_rate"]) == pytest.approx(1e-3)
+    last = {k: float(v) for k, v in rows[-2].items() if v}
+    learner = last["Time/learner_training"] + last["Time/learner_waiting"] + last["Time/learner_other"]
+    assert learner == pytest.approx(1.0)
+    assert all(0.0 <= last[f"Time/{n}"] <= 1.0 for n in ("environment", "inference", "collecting_waiting"))
+    tags = {tag for tag, _ in _events(train)}
+    assert {"staleness/lag", "_hparams_/session_start_info", "gin/operative_config"} <= tags
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "num_iterations=4 is reached" in report
+    assert f"Report: {tmp_path / 'run' / 'report.html'}" in said
+    timings = trainer.driver.timings()
+    assert timings.threads == 2
+    assert min(timings) > 0.0
+
+
+def _report(tmp_path, optimizers, **settings):
+    settings = {"strict": False, "summary_interval": 1, "summaries_flush_secs": 1, "summary_max_queue": 1, **settings}
+    config = SimpleNamespace(**settings)
+    counters = SimpleNamespace(global_steps=3, iterations=3, env_steps=30)
+    algorithm = SimpleNamespace(last_train_metrics={}, optimized_variables=lambda: [(o, []) for o in optimizers])
+    driver = SimpleNamespace(
+        get_metrics=list, stats=dict, timings=lambda: None, observers=[], lag_histogram=lambda: np.zeros(3, np.int64)
+    )
+    return RunReport(str(tmp_path), config, counters, algorithm, driver, 1)
+
+
+def test_summaries_are_held_back_as_the_configuration_says(tmp_path):
+    report = _report(tmp_path, [], summaries_flush_secs=3600, summary_max_queue=3)
+    seen = []
+    for _ in range(5):
+        report.summarize()
+        seen.append(len((tmp_path / "train" / "stats.jsonl").read_text().splitlines()))
+    report.close()
+    assert seen == [1, 1, 1, 4, 4]
+    assert len(_rows(tmp_path / "train" / "stats.csv")) == 5
+
+
+def test_each_optimiser_has_its_learning_rate(tmp_path):
+    adam = tf.keras.optimizers.legacy.Adam
+    schedule = tf.keras.optimizers.schedules.PolynomialDecay(1.0, decay_steps=10, end_learning_rate=0.0)
+    decaying = adam(schedule)
+    decaying.iterations.assign(4)
+    assert learning_rate(decaying) == pytest.approx(0.6)
+    report = _report(tmp_path, [adam(0.25, name="actor"), decaying])
+    report.summarize()
+    report.close()
+    (row,) = _rows(tmp_path / "train" / "stats.csv")
+    assert float(row["Train/learning_rate/0_actor"]) == 0.25
+    assert float(row["Train/learning_rate/1_Adam"]) == pytest.approx(0.6)
+
+
+def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):
+    def result(step, mean, episodes=5):
+        return SimpleNamespace(
+            episodes=episodes, average_return=mean, std_return=1.0, average_length=9.0, success_rate=np.nan, step=step
+        )
+
+    first = _report(tmp_path, [])
+    first.evaluated(result(1, 50.0))
+    first.evaluated(result(2, 40.0))
+    first.evaluated(result(3, np.nan, episodes=0))
+    first.evaluated(result(9, 99.0))
+    first.close()
+    second = _report(tmp_path, [])
+    second._progress = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    second.start()
+    assert second._best == 50.0
+    assert second._last_evaluation == (40.0, 1.0, 5)
+    rows = _rows(tmp_path / "eval" / "stats.csv")
+    assert [(row["global_step"], row["env_steps"]) for row in rows] == [("1", "10"), ("2", "20"), ("3", "30")]
+    assert rows[2]["Metrics/AverageReturn"] == ""
+
+
+@gin.configurable
+def _used(a=1, b=None, c=(1, 2), d=True, e="text"):
+    return a, b, c, d, e
+
+
+def test_settings_that_were_used():
+    gin.bind_parameter("_used.a", 2.5)
+    _used()
+    found = {k.rpartition(".")[2]: v for k, v in used_settings().items() if "_used." in k}
+    assert found == {"a": 2.5, "c": "(1, 2)", "d": True, "e": "text"}

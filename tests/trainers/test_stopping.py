@@ -1,0 +1,92 @@
+"""Stop conditions, judged from made-up evaluations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from alf.trainers.evaluation import Evaluation
+from alf.trainers.stopping import MeanReturn, Plateau, Standing, SuccessRate, TimeLimit, first_reason
+
+NOTHING_ENDED = Evaluation(0, math.nan, math.nan, math.nan)
+
+
+def _run(*returns, rate=math.nan, seconds=0.0):
+    """A run whose evaluations had these returns."""
+    made = []
+    for values in returns:
+        mean = sum(values) / len(values)
+        made.append(Evaluation(len(values), mean, 0.0, 1.0, rate, 0, tuple(values)))
+    return Standing(made, seconds)
+
+
+CONDITIONS = [SuccessRate(0.0), MeanReturn(-1e9), Plateau(1), TimeLimit(1e9)]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("run", [Standing([], 0.0), Standing([NOTHING_ENDED], 0.0), Standing([NOTHING_ENDED] * 5, 0.0)])
+def test_nothing_stops_without_an_episode(condition, run):
+    assert condition(run) is None
+
+
+def test_success_rate():
+    assert SuccessRate(0.8)(_run([1, 2], rate=0.75)) is None
+    assert SuccessRate(0.75)(_run([1, 2], rate=0.75)) == "the success rate of 2 episodes is 0.75, at least 0.75"
+    assert SuccessRate(0.0)(_run([1, 2], rate=0.0)) is not None
+    # The last evaluation decides.
+    good, bad = _run([1], rate=1.0).evaluations[0], _run([1], rate=0.0).evaluations[0]
+    assert SuccessRate(1.0)(Standing([good, bad], 0.0)) is None
+    assert SuccessRate(1.0)(Standing([good, NOTHING_ENDED], 0.0)) is None
+    assert MeanReturn(0.0)(Standing([good, NOTHING_ENDED], 0.0)) is None
+
+
+def test_mean_return():
+    assert MeanReturn(2.0)(_run([2.0])) == "the mean return of 1 evaluation episodes is 2, at least 2"
+    assert MeanReturn(2.1, 2)(_run([9.0, 1.0, 3.0])) is None
+    assert MeanReturn(0.0)(_run([-0.1])) is None
+    assert MeanReturn(0.0)(_run([0.0])) is not None
+    # Over the last episodes of several evaluations, once there are enough.
+    assert MeanReturn(2.0, 3)(_run([9.0], [1.0])) is None
+    assert MeanReturn(2.0, 3)(_run([9.0], [1.0], [2.0, 3.0])) is not None
+    assert MeanReturn(2.1, 3)(_run([9.0], [1.0], [2.0, 3.0])) is None
+
+
+def test_plateau():
+    plateau = Plateau(2)
+    assert plateau(_run([1.0], [1.0])) is None
+    assert plateau(_run([1.0], [1.0], [1.0])) == "2 evaluations in a row did not raise the mean return of 1"
+    assert plateau(_run([1.0], [1.0], [1.1])) is None
+    assert plateau(_run([1.0], [1.1], [1.0])) is None
+    assert plateau(_run([1.0], [1.1], [1.0], [1.1])) is not None
+    assert Plateau(2, min_improvement=0.5)(_run([1.0], [1.2], [1.5])) is not None
+    assert Plateau(2, min_improvement=0.5)(_run([1.0], [1.2], [1.6])) is None
+
+
+def test_time_limit():
+    assert TimeLimit(2.0)(_run(seconds=1.9)) is None
+    assert TimeLimit(2.0)(_run(seconds=2.0)) == "the time limit of 2 s is reached"
+
+
+def test_the_first_reason_counts():
+    run = _run([5.0], seconds=10.0)
+    assert first_reason([], run) is None
+    assert first_reason([MeanReturn(6.0), TimeLimit(11.0)], run) is None
+    assert first_reason([MeanReturn(6.0), TimeLimit(9.0), MeanReturn(5.0)], run) == "the time limit of 9 s is reached"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: SuccessRate(1.1), "target=1.1"),
+        (lambda: MeanReturn(math.nan), "target=nan"),
+        (lambda: MeanReturn(1.0, 0), "episodes=0"),
+        (lambda: Plateau(0), "evaluations=0"),
+        (lambda: Plateau(1000), "evaluations=1000"),
+        (lambda: Plateau(3, -1.0), "min_improvement=-1.0"),
+        (lambda: TimeLimit(0), "secs=0"),
+    ],
+)
+def test_numbers_out_of_range_are_named(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
