@@ -35,7 +35,8 @@ def train_eval(root_dir: str, strict: bool = False, initialize_from: str | None 
     """
     from alf.trainers.config import TrainerConfig
 
-    config = TrainerConfig(root_dir=root_dir)
+    with command_line.told_as_usage():
+        config = TrainerConfig(root_dir=root_dir)
     config.strict = config.strict or strict
     config.initialize_from = initialize_from or config.initialize_from
     config.create_trainer().train()

@@ -329,8 +329,9 @@ class Trainer(Improver):
 
     def _finish(self) -> None:
         if self._iterations_here or self._saver.path is None:
-            self._saver.save_now(("final",), *self._reward())
+            # Before the last save, whose time is none of the training's.
             self._report.summarize()
+            self._saver.save_now(("final",), *self._reward())
             self._report.record_config()
         signal = self._signals.requested
         why = f"{signal} received" if signal else str(self._reached())
