@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import hypothesis
 import psutil
 import pytest
+from absl import logging
 
 import alf  # noqa: F401  (sets TensorFlow up)
 
@@ -76,3 +77,12 @@ def _no_leaks_in_rooms_with_threads(request: pytest.FixtureRequest) -> None:
     parts = request.node.path.parts
     if "tests" in parts and set(parts[parts.index("tests") :]) & set(_ROOMS_WITH_THREADS):
         request.getfixturevalue("no_leaked_threads")
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Everything that is logged, as text."""
+    lines: list[str] = []
+    for level in ("info", "warning", "error"):
+        monkeypatch.setattr(logging, level, lambda text, *args: lines.append(str(text) % args if args else str(text)))
+    return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from absl import logging
 
 from alf.bin import train
 from tests.bin.running import SMALL, run_here
@@ -18,12 +17,3 @@ def trained(tmp_path_factory):
     ]
     assert run_here(train.main, f"--root_dir={root}", "--gin_file=async_ppo_cart_pole", *settings) == 0
     return root
-
-
-@pytest.fixture
-def logged(monkeypatch):
-    """Everything that is logged, as text."""
-    lines = []
-    for level in ("info", "warning", "error"):
-        monkeypatch.setattr(logging, level, lambda text, *args: lines.append(str(text) % args if args else str(text)))
-    return lines

@@ -8,7 +8,6 @@ import time
 
 import psutil
 import pytest
-from absl import logging
 
 from alf.bin import train
 from tests.bin.running import ROOT, SMALL, read_until, run_here, start
@@ -21,15 +20,6 @@ TINY = [f"--gin_param={b}" for b in SMALL]
 
 def _checkpoints(root):
     return sorted(p.stem for p in pathlib.Path(root, "train", "algorithm").glob("ckpt-*.index"))
-
-
-@pytest.fixture
-def logged(monkeypatch):
-    """Everything that is logged, as text."""
-    lines = []
-    for level in ("info", "warning", "error"):
-        monkeypatch.setattr(logging, level, lambda text, *args: lines.append(str(text) % args if args else str(text)))
-    return lines
 
 
 def test_all_examples_are_here():

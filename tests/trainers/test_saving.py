@@ -9,7 +9,6 @@ import gin
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 
 import alf
 from alf.trainers.checkpointing import Checkpointer, CheckpointError
@@ -18,15 +17,6 @@ from alf.trainers.run_facts import keep_earlier
 from alf.trainers.run_index import RunIndex
 from alf.trainers.saving import MAX_FAILURES, NonFiniteError
 from tests.trainers.small_run import make_algorithm
-
-
-@pytest.fixture
-def logged(monkeypatch):
-    """Everything that is logged, as text."""
-    lines = []
-    for level in ("info", "warning", "error"):
-        monkeypatch.setattr(logging, level, lambda text, *args: lines.append(str(text) % args if args else str(text)))
-    return lines
 
 
 def _train(small_config, **kwargs):
