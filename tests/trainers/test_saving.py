@@ -18,6 +18,8 @@ from alf.trainers.run_index import RunIndex
 from alf.trainers.saving import MAX_FAILURES, NonFiniteError
 from tests.trainers.small_run import make_algorithm
 
+pytestmark = pytest.mark.slow
+
 
 def _train(small_config, **kwargs):
     trainer = small_config(SyncOffPolicyTrainer, **{"num_updates_per_train_step": 1, **kwargs}).create_trainer()
