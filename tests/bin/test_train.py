@@ -170,13 +170,17 @@ def test_ctrl_c_while_starting_is_one_line(tmp_path):
     importing, reading = (_start_training(tmp_path) for _ in range(2))
     maps = psutil.Process(importing.pid).memory_maps
     _wait_until(lambda: any("libtensorflow" in m.path for m in maps()), "the import of TensorFlow")
+    _interrupted(importing, -signal.SIGINT, "while starting")
     read_until(reading, "TensorFlow threads")
-    for process, code, line in ((importing, -signal.SIGINT, "while starting"), (reading, 130, "Interrupted.")):
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
-        assert process.returncode == code, output
-        assert line in output
-        assert len(output.splitlines()) == 1, output
+    _interrupted(reading, 130, "Interrupted.")
+
+
+def _interrupted(process, code, line):
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == code, output
+    assert line in output
+    assert len(output.splitlines()) == 1, output
 
 
 def test_a_killed_run_leaves_no_worker_process(tmp_path):
