@@ -102,16 +102,18 @@ class _Source:
         """Key to place of all variables below an object that may be weights."""
         found: dict[str, str] = {}
         seen: set[int] = set()
-        todo = [] if root is None else [(root, "")]
-        while todo:
-            node, place = todo.pop()
+        open_nodes = [] if root is None else [(root, "")]
+        while open_nodes:
+            node, place = open_nodes.pop()
             if node in seen:
                 continue
             seen.add(node)
             key = self.key(node)
             if key is not None:
                 found[key] = place
-            todo += [(n, _join(place, name)) for name, n in self._children(node).items() if name not in _NO_WEIGHTS]
+            open_nodes += [
+                (n, _join(place, name)) for name, n in self._children(node).items() if name not in _NO_WEIGHTS
+            ]
         return found
 
     def _children(self, node: int) -> dict[str, int]:
@@ -121,9 +123,9 @@ class _Source:
 def _weights(algorithm: OffPolicyAlgorithm, source: _Source) -> Iterator[tuple[str, tf.Variable, str | None]]:
     """Place, variable and key in the checkpoint of everything that acting and learning use."""
     seen = {id(optimizer) for optimizer, _ in algorithm.optimized_variables()}
-    todo: list[tuple[Any, int | None, str]] = [(algorithm, source.child(0, "algorithm"), "")]
-    while todo:
-        target, node, place = todo.pop()
+    open_nodes: list[tuple[Any, int | None, str]] = [(algorithm, source.child(0, "algorithm"), "")]
+    while open_nodes:
+        target, node, place = open_nodes.pop()
         if id(target) in seen:
             continue
         seen.add(id(target))
@@ -132,7 +134,7 @@ def _weights(algorithm: OffPolicyAlgorithm, source: _Source) -> Iterator[tuple[s
             continue
         for name, child in tf.train.TrackableView.children(target).items():
             if name not in _NO_WEIGHTS:
-                todo.append((child, source.child(node, name), _join(place, name)))
+                open_nodes.append((child, source.child(node, name), _join(place, name)))
 
 
 def _join(place: str, name: str) -> str:

@@ -1,11 +1,11 @@
-"""A tiny trained run that the tests of the commands share, and what commands log."""
+"""A tiny trained run that the tests of the commands share, and the end of what they start."""
 
 from __future__ import annotations
 
 import pytest
 
 from alf.bin import train
-from tests.bin.running import SMALL, run_here
+from tests.bin.running import SMALL, run_here, started
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +17,15 @@ def trained(tmp_path_factory):
     ]
     assert run_here(train.main, f"--root_dir={root}", "--gin_file=async_ppo_cart_pole", *settings) == 0
     return root
+
+
+@pytest.fixture(autouse=True)
+def _ends_what_it_started():
+    """A test that fails half-way must not leave a run going beside all that follow."""
+    yield
+    while started:
+        process = started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
+        process.stdout.close()

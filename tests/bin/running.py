@@ -24,6 +24,10 @@ SMALL = (
 )
 
 
+# What `start` has started and no test has ended yet.
+started = []
+
+
 def run_here(main, *arguments):
     """Exit code of `main` with these command-line arguments, in this process."""
     gin.clear_config()
@@ -36,8 +40,8 @@ def run_here(main, *arguments):
 
 
 def start(module, *arguments):
-    """Starts a command line; what it writes goes to its `stdout`."""
-    return subprocess.Popen(
+    """Starts a command line; what it writes goes to its `stdout`. A fixture ends it with its test."""
+    process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -47,6 +51,8 @@ def start(module, *arguments):
         # Tests that are run in the background of a shell inherit that Ctrl-C is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    started.append(process)
+    return process
 
 
 def read_until(process, text):

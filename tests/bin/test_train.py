@@ -125,7 +125,9 @@ def test_a_signal_ends_with_a_checkpoint_and_code_0(number, tmp_path):
     process = _start_training(tmp_path)
     read_until(process, "Training:")
     process.send_signal(number)
+    began = time.monotonic()
     output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - began < 10
     assert process.returncode == 0, output
     assert f"Training ended: {signal.Signals(number).name} received" in output
     assert len(_checkpoints(tmp_path)) == 1
@@ -142,7 +144,9 @@ def test_a_signal_while_the_learner_starves(tmp_path):
     read_until(process, "this run uses")
     time.sleep(3)
     process.send_signal(signal.SIGINT)
+    began = time.monotonic()
     output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - began < 5
     assert process.returncode == 0, output
     assert "SIGINT received; iteration 0" in output
     assert _checkpoints(tmp_path) == ["ckpt-0"]
@@ -177,7 +181,9 @@ def test_ctrl_c_while_starting_is_one_line(tmp_path):
 
 def _interrupted(process, code, line):
     process.send_signal(signal.SIGINT)
+    began = time.monotonic()
     output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - began < 5
     assert process.returncode == code, output
     assert line in output
     assert len(output.splitlines()) == 1, output

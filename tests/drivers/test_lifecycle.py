@@ -24,7 +24,6 @@ from tests.drivers.counting import CountingAlgorithm, make_envs
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_two_hundred_start_stop_cycles_leave_threads_handles_and_memory_flat() -> None:
     command = [sys.executable, "-m", "tests.drivers.start_stop_cycles"]
