@@ -14,9 +14,10 @@ class BatchedEnvironment(py_environment.PyEnvironment):
     """B environments stepped together; a TF-Agents `PyEnvironment` with `batched` True.
 
     `reset()` and `step(action)` return a `TimeStep` of numpy arrays with leading axis [B]: step_type int32, reward
-    float32, discount float32 (0 exactly where the episode terminated), observation as in `observation_spec()`. A row
-    that was LAST ignores its action and returns FIRST with reward 0 and discount 1. The arrays belong to the caller:
-    the environment never writes to them again. Only one thread at a time may use an environment.
+    float32, discount float32 (0 exactly where the episode terminated; see `EpisodicLife` for lives), observation as in
+    `observation_spec()`. A row that was LAST ignores its action and returns FIRST with reward 0 and discount 1. The
+    arrays belong to the caller: the environment never writes to them again. Only one thread at a time may use an
+    environment.
 
     Attributes:
       first_env_id: the id of row 0 among all environments of a driver, which sets it; row b is first_env_id + b. Errors
@@ -47,6 +48,19 @@ class BatchedEnvironment(py_environment.PyEnvironment):
     def successes(self) -> np.ndarray | None:
         """Bool [B]: which rows the last step was a success for, where the environment tells; None where it does not."""
         return None
+
+    @property
+    def lives(self) -> np.ndarray | None:
+        """Int [B]: the lives that each row has left, where the environment tells; None where it does not."""
+        return None
+
+    @property
+    def frames_per_step(self) -> int:
+        """Frames of a video game that one step, one decision of the agent, takes; 1 where there are none.
+
+        Frames are steps times this; what passes inside a reset is not counted.
+        """
+        return 1
 
     @abc.abstractmethod
     def _reset(self) -> ts.TimeStep:

@@ -98,6 +98,16 @@ class RestartingEnvironment(BatchedEnvironment):
         return None if self._pending else self._env.successes
 
     @property
+    def lives(self) -> np.ndarray | None:
+        """That of the environment."""
+        return self._env.lives
+
+    @property
+    def frames_per_step(self) -> int:
+        """That of the environment."""
+        return self._env.frames_per_step
+
+    @property
     def nonfinite_truncations(self) -> int:
         """How often all rows were truncated because of a NaN or infinity."""
         return self._nonfinite_truncations

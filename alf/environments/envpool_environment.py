@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from alf.environments.gymnasium_environment import VectorEnvironment
+import numpy as np
+
+from alf.environments.gymnasium_environment import RawStep, VectorEnvironment
+
+# An entry of the configuration that EnvPool's Atari games have, and no other task.
+_ATARI_ONLY = "zero_discount_on_life_loss"
 
 
 class EnvPoolEnvironment(VectorEnvironment):
     """An EnvPool of the Gymnasium kind, in its synchronous mode.
 
-    EnvPool resets a row by the step after its end, as Gymnasium's NEXT_STEP. Its seeds are fixed when it is made.
+    EnvPool resets a row by the step after its end, as Gymnasium's NEXT_STEP. Its seeds are fixed when it is made. Images
+    of its Atari games are turned to channels last.
     """
 
     def __init__(self, env: Any) -> None:
@@ -31,11 +37,25 @@ class EnvPoolEnvironment(VectorEnvironment):
             )
         if config.get("max_num_players", 1) > 1:
             raise ValueError(f"The EnvPool has {config['max_num_players']} players; alf takes those with one.")
-        super().__init__(env)
+        self._frames_per_step = config["frame_skip"] if _ATARI_ONLY in config else 1
+        super().__init__(env, channels_first=_ATARI_ONLY in config)
+
+    @property
+    def frames_per_step(self) -> int:
+        """The frame skip of an Atari game."""
+        return self._frames_per_step
 
     def _reset_env(self, seeds: list[int] | None) -> Any:
         del seeds
-        return self._env.reset()[0]
+        observation, self._info = self._env.reset()
+        return observation
+
+    def _raw_step(self, action: Any) -> RawStep:
+        observation, reward, terminated, truncated, done = super()._raw_step(action)
+        if _ATARI_ONLY in self._env.config:
+            # A game that is over at its very last step is called truncated alone.
+            terminated = np.asarray(self._info["terminated"], bool)
+        return observation, reward, terminated, truncated, done
 
 
 def is_envpool(env: Any) -> bool:

@@ -19,12 +19,15 @@ _MAX_EMPTY_EPISODES = 10
 
 # Names under which environments tell in their info whether a step was a success.
 _SUCCESS = ("success", "is_success")
+_LIVES = "lives"
 
 RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class GymnasiumEnvironment(BatchedEnvironment):
     """What the adapters share: specs from spaces, and the seeds of the first reset."""
+
+    _env: Any
 
     def __init__(
         self,
@@ -75,6 +78,18 @@ class GymnasiumEnvironment(BatchedEnvironment):
                 return np.broadcast_to(np.asarray(self._info[name], bool), [self._batch_size])
         return None
 
+    @property
+    def lives(self) -> np.ndarray | None:
+        """Int [B]: "lives" in the info of the last step or reset; None where it has none."""
+        if _LIVES not in self._info:
+            return None
+        return np.broadcast_to(np.array(self._info[_LIVES], np.int64), [self._batch_size])
+
+    @property
+    def frames_per_step(self) -> int:
+        """See `BatchedEnvironment.frames_per_step`."""
+        return spaces.frames_per_step(self._env)
+
     def _take_seeds(self) -> list[int] | None:
         seeds, self._seeds = self._seeds, None
         return seeds
@@ -119,7 +134,7 @@ class SingleEnvironment(GymnasiumEnvironment):
 
     def _reset(self) -> ts.TimeStep:
         seeds = self._take_seeds()
-        observation, _ = self._env.reset(seed=seeds[0] if seeds else None)
+        observation, self._info = self._env.reset(seed=seeds[0] if seeds else None)
         self._done = False
         return self._first(self._convert(observation))
 
@@ -153,20 +168,24 @@ class VectorEnvironment(GymnasiumEnvironment):
     that mode; another vector environment in another mode is refused.
     """
 
-    def __init__(self, env: VectorEnv, seeds: Sequence[int] | None = None) -> None:
+    def __init__(self, env: VectorEnv, seeds: Sequence[int] | None = None, channels_first: bool = False) -> None:
         """Adapts `env`, which is closed with this.
 
         Args:
           env: the vector environment, not yet reset.
           seeds: B integers for the first reset, or None. A vector environment with one random stream takes the first.
+          channels_first: the observations are images [channels, height, width], to be turned to channels last, as
+            TensorFlow has them.
 
         Raises:
           ValueError: a space without a spec, or an autoreset mode that cannot give LAST and FIRST of a row.
         """
-        super().__init__(env.single_observation_space, env.single_action_space, env.num_envs, seeds)
+        observed = env.single_observation_space
+        shown = spaces.channels_last(observed) if channels_first else observed
+        super().__init__(shown, env.single_action_space, env.num_envs, seeds)
         self._env = next_step_autoreset(env)
         self._step_env: Callable[[Any], tuple[Any, ...]] = self._env.step
-        self._convert = spaces.observation_converter(env.single_observation_space)
+        self._convert = spaces.images_to_channels_last if channels_first else spaces.observation_converter(observed)
         self._to_env = spaces.action_converter(env.single_action_space)
         self._done = np.zeros(self._batch_size, bool)
         self._any_done = False
@@ -178,10 +197,13 @@ class VectorEnvironment(GymnasiumEnvironment):
         return self._first(observation)
 
     def _reset_env(self, seeds: list[int] | None) -> Any:
-        """Resets all rows and returns the raw observation."""
+        """Resets all rows, keeps the info and returns the raw observation."""
         if seeds is None or isinstance(self._env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
-            return self._env.reset(seed=seeds)[0]  # type: ignore[arg-type]  # VectorEnv declares less than these take.
-        return self._env.reset(seed=seeds[0])[0]
+            # VectorEnv declares less than these take.
+            observation, self._info = self._env.reset(seed=seeds)  # type: ignore[arg-type]
+        else:
+            observation, self._info = self._env.reset(seed=seeds[0])
+        return observation
 
     def _raw_step(self, action: Any) -> RawStep:
         """observation, reward float32 [B] (a fresh array), terminated, truncated and either of them, bool [B]."""

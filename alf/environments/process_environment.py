@@ -60,7 +60,8 @@ class ProcessEnvironment(VectorEnvironment):
     def _reset_env(self, seeds: list[int] | None) -> Any:
         env = self._env
         timeout = max(self._timeout, _START_TIMEOUT_SECS)
-        return self._call(lambda: env.reset_async(seed=cast(Any, seeds)), env.reset_wait, timeout)[0]
+        observation, self._info = self._call(lambda: env.reset_async(seed=cast(Any, seeds)), env.reset_wait, timeout)
+        return observation
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
         env = self._env

@@ -11,6 +11,14 @@ from tf_agents.specs import array_spec
 
 Nest = Any
 
+# Under this name wrappers that skip frames say in an environment's metadata how many frames a step takes.
+FRAMES_PER_STEP = "frames_per_step"
+
+
+def frames_per_step(env: Any) -> int:
+    """How many frames a step of a Gymnasium environment, single or vectorised, takes by its metadata; 1 by default."""
+    return int(env.metadata.get(FRAMES_PER_STEP, 1))
+
 
 def observation_spec(space: spaces.Space) -> Nest:
     """The nest of `BoundedArraySpec` that describes one observation of `space`.
@@ -68,6 +76,28 @@ def observation_converter(space: spaces.Space, single: bool = False) -> Callable
     return _mapped(space, leaf)
 
 
+def channels_last(space: spaces.Space) -> spaces.Space:
+    """The Box of an image [channels, height, width] as [height, width, channels].
+
+    Raises:
+      ValueError: `space` is something else.
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        raise ValueError(f"An image has the shape [channels, height, width]; got {space}.")
+    low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))
+    return spaces.Box(low, high, dtype=space.dtype)  # type: ignore[arg-type]  # Box declares fewer dtypes.
+
+
+def images_to_channels_last(images: np.ndarray) -> np.ndarray:
+    """Images [B, channels, height, width] copied to [B, height, width, channels]."""
+    batch, channels, height, width = images.shape
+    copy = np.empty((batch, height, width, channels), images.dtype)
+    # Channel by channel numpy walks along whole images: a transposed copy, four numbers at a time, takes much longer.
+    for channel in range(channels):
+        copy[..., channel] = images[:, channel]
+    return copy
+
+
 def action_converter(space: spaces.Space, single: bool = False) -> Callable[[Nest], Any]:
     """A function from actions [B, ...] as in `action_spec(space)` to those that the environment takes.
 
@@ -123,7 +153,8 @@ def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], 
         return array_spec.BoundedArraySpec(space.shape, dtype, 0, 1, name)
     raise ValueError(
         f"The {name} space is a {type(space).__name__}, which alf cannot turn into arrays of one shape: use Box, "
-        "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, for example through a gymnasium wrapper that flattens it."
+        "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, for example through a gymnasium wrapper that flattens it, or "
+        "leave it out of a Dict by alf.environments.wrappers.SelectFields."
     )
 
 

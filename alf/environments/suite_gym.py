@@ -10,18 +10,24 @@ from typing import Any
 import gin
 import gymnasium
 
+from alf.environments import gym_ids
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpool
+from alf.environments.gymnasium_environment import VectorEnvironment
+from alf.environments.spaces import frames_per_step
 from alf.environments.vectorization import EnvironmentLoader
 
 _NO_LIMIT = 2**31 - 1
-_EXTRAS = {"ale_py": "atari", "box2d": "box2d", "Box2D": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
 
 
-# TF-Agents registers the loader of its old gym suite under the same short name, which would make
-# `@suite_gym.load` ambiguous.
-if (_OLD_LOADER := "tf_agents.environments.suite_gym.load") in gin.config._REGISTRY:
-    gin.config._REGISTRY.pop(_OLD_LOADER)
+def drop_tf_agents_loader(suite: str) -> None:
+    """Takes TF-Agents' loader of an old suite from gin, which would make `@suite.load` ambiguous."""
+    selector = f"tf_agents.environments.{suite}.load"
+    if selector in gin.config._REGISTRY:
+        gin.config._REGISTRY.pop(selector)
+
+
+drop_tf_agents_loader("suite_gym")
 
 
 @gin.configurable(module="alf.environments.suite_gym")
@@ -40,9 +46,10 @@ def load(
         ("package.module:function"), an EnvPool task id (for vectorization "envpool"), or a callable. A callable returns
         a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`: see
         `EnvironmentLoader`.
-      gym_env_wrappers: wrap each `gymnasium.Env`, in order.
+      gym_env_wrappers: wrap each `gymnasium.Env`, in order; see `alf.environments.wrappers`.
       env_wrappers: wrap the `BatchedEnvironment`, in order.
-      max_episode_steps: truncates episodes; None keeps what the environment is registered with, 0 lifts that.
+      max_episode_steps: truncates episodes after so many decisions of the agent; None keeps what the environment is
+        registered with, 0 lifts that.
       render_mode: "rgb_array" to make `render` work; None to save the cost.
       **env_kwargs: to the environment.
 
@@ -55,12 +62,13 @@ def load(
     if user_make is not None:
         if env_kwargs:
             user_make = functools.partial(user_make, **env_kwargs)
-        wrappers = (*_time_limit(max_episode_steps), *gym_env_wrappers)
-        return EnvironmentLoader(make=_wrapped(user_make, wrappers), env_wrappers=env_wrappers)
+        if max_episode_steps:
+            user_make = _wrapped(user_make, (lambda env: gymnasium.wrappers.TimeLimit(env, max_episode_steps),))
+        return EnvironmentLoader(make=_wrapped(user_make, gym_env_wrappers), env_wrappers=env_wrappers)
     assert isinstance(environment_name, str)
     if max_episode_steps is not None:
         env_kwargs["max_episode_steps"] = max_episode_steps or _NO_LIMIT
-    make = functools.partial(_make, environment_name, disable_env_checker=True, **env_kwargs)
+    make = functools.partial(gym_ids.make, environment_name, disable_env_checker=True, **env_kwargs)
     return EnvironmentLoader(
         make=_wrapped(make, gym_env_wrappers),
         make_vector=_vector_maker(environment_name, gym_env_wrappers, env_kwargs),
@@ -80,12 +88,6 @@ def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:
     return made if callable(made) else None
 
 
-def _time_limit(max_episode_steps: int | None) -> tuple[Callable[[gymnasium.Env], gymnasium.Env], ...]:
-    if not max_episode_steps:
-        return ()
-    return (functools.partial(gymnasium.wrappers.TimeLimit, max_episode_steps=max_episode_steps),)
-
-
 def _wrapped(
     make: Callable[..., Any], wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]]
 ) -> Callable[..., gymnasium.Env]:
@@ -97,27 +99,35 @@ def _wrapped(
                 f"max_episode_steps and gym_env_wrappers are for a gymnasium.Env; got {type(env).__name__}: apply them "
                 "inside it."
             )
-        for wrap in wrappers:
-            env = wrap(env)
-        return env
+        return _wrap(env, wrappers)
 
     return make_wrapped
 
 
-def _make(environment_name: str, **kwargs: Any) -> gymnasium.Env:
-    try:
-        return gymnasium.make(environment_name, **kwargs)
-    except gymnasium.error.Error as error:
-        raise ValueError(_explain(environment_name, error)) from error
+def _wrap(env: gymnasium.Env, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]]) -> gymnasium.Env:
+    """`env` in wrappers; one that skips frames comes below the time limit, which counts the agent's decisions."""
+    wrapped = env
+    for wrap in wrappers:
+        wrapped = wrap(wrapped)
+    if isinstance(env, gymnasium.wrappers.TimeLimit) and frames_per_step(wrapped) != frames_per_step(env):
+        return gymnasium.wrappers.TimeLimit(_wrap(env.env, wrappers), env._max_episode_steps)
+    return wrapped
 
 
 def _vector_maker(
     name: str, gym_env_wrappers: Sequence[Any], env_kwargs: dict[str, Any]
-) -> Callable[[int], gymnasium.vector.VectorEnv] | None:
+) -> Callable[[int, list[int]], BatchedEnvironment] | None:
     spec = gymnasium.registry.get(name.rpartition(":")[2])
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers or gym_env_wrappers:
         return None
-    return lambda size: gymnasium.make_vec(name, num_envs=size, vectorization_mode="vector_entry_point", **env_kwargs)
+    if spec.namespace == "ALE":  # Another environment than the single one: it preprocesses. `suite_atari` has it.
+        return None
+
+    def make_vector(size: int, seeds: list[int]) -> BatchedEnvironment:
+        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+        return VectorEnvironment(gymnasium.make_vec(name, num_envs=size, vectorization_mode=mode, **env_kwargs), seeds)
+
+    return make_vector
 
 
 def _make_envpool(
@@ -126,27 +136,3 @@ def _make_envpool(
     if gym_env_wrappers:
         raise ValueError('gym_env_wrappers cannot wrap what vectorization="envpool" makes: leave them out.')
     return make_envpool(name, size, seeds, **env_kwargs)
-
-
-def _explain(name: str, error: Exception) -> str:
-    """One sentence on why Gymnasium has no such environment, and what to do."""
-    if isinstance(error, (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound)):
-        newest = _newest_version(name)
-        if newest:
-            return f"Gymnasium has no {name!r} any more: use {newest!r}."
-    if isinstance(error, gymnasium.error.DependencyNotInstalled):
-        extra = next((extra for word, extra in _EXTRAS.items() if word in str(error)), None)
-        how = f' pip install "alf[{extra}]".' if extra else ""
-        return f"{name!r} needs a package that is not installed:{how} ({error})"
-    if isinstance(error, gymnasium.error.UnregisteredEnv):
-        return (
-            f"Gymnasium knows no environment {name!r}: check the spelling, write 'module:{name}' to import the module "
-            f'that registers it, or install its package, such as pip install "alf[atari]". ({error})'
-        )
-    return f"Gymnasium cannot make {name!r}: {error}"
-
-
-def _newest_version(name: str) -> str | None:
-    namespace, base, _ = gymnasium.envs.registration.parse_env_id(name.rpartition(":")[2])
-    same = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, base)]
-    return max(same, key=lambda spec: spec.version or 0).id if same else None

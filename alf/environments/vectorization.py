@@ -28,13 +28,14 @@ class EnvironmentLoader:
       make: makes a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`. One that
         takes `num_envs` or `batch_size` gets B by that name; one that takes `batch_size` and `seed` gets an integer
         seed too.
-      make_vector: makes a numpy-vectorised environment of B rows; None where there is no such thing.
+      make_vector: makes an environment that is vectorised by itself, of B rows, from B and B seeds; None where there is
+        no such thing.
       make_envpool: makes an EnvPool of B rows from B and B seeds; None where there is no task id.
       env_wrappers: functions from BatchedEnvironment to BatchedEnvironment, applied in order.
     """
 
     make: Callable[..., Any]
-    make_vector: Callable[[int], VectorEnv] | None = None
+    make_vector: Callable[[int, list[int]], BatchedEnvironment] | None = None
     make_envpool: Callable[[int, list[int]], EnvPoolEnvironment] | None = None
     env_wrappers: Sequence[Callable[[BatchedEnvironment], BatchedEnvironment]] = ()
 
@@ -84,7 +85,7 @@ class EnvironmentLoader:
                 'vectorization="sync" or "async".'
             )
         if self.make_vector is not None and (kind == "vector_entry_point" or (kind == "auto" and size > 1)):
-            return VectorEnvironment(self.make_vector(size), seeds)
+            return self.make_vector(size, seeds)
         return self._adapt(_call(self.make, size, seeds[0]), size, seeds, kind, step_timeout_secs)
 
     def _adapt(

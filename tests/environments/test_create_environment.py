@@ -200,7 +200,7 @@ def test_gin_lines() -> None:
         ("BipedalWalker-v2", "use 'BipedalWalker-v3'"),
         ("NoSuchThing-v1", "knows no environment 'NoSuchThing-v1'"),
         ("CartPole-v9", "use 'CartPole-v1'"),
-        ("ALE/NoSuchPong-v5", "knows no environment"),
+        ("ALE/NoSuchPong-v5", "knows no environment|needs a package"),
     ],
 )
 def test_unknown_ids_are_explained(name: str, match: str) -> None:

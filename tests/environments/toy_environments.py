@@ -137,3 +137,40 @@ class FailingEnv(ToyEnv):
             time.sleep(1000)
         os.kill(os.getpid(), signal.SIGKILL)
         return None
+
+
+class LivesEnv(gymnasium.Env):
+    """A game of 3 lives; life l of game g lasts 2 + (row + g + l) % 3 steps, and each step earns its number in the game.
+
+    Observation float32 [3]: row, game, step; the game tells its lives, as Atari games do.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, row: int = 0, max_steps: int = 1000) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1e6, (3,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.row, self.game, self.max_steps = row, -1, max_steps
+        self.time = self.lives = self.left = 0
+
+    def _life(self) -> int:
+        return 2 + (self.row + self.game + 3 - self.lives) % 3
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self.row, self.game, self.time], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.game, self.time, self.lives = self.game + 1, 0, 3
+        self.left = self._life()
+        return self._observe(), {"lives": self.lives}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        self.left -= 1
+        if self.left == 0:
+            self.lives -= 1
+            self.left = self._life()
+        over = self.lives == 0
+        info = {"lives": self.lives}
+        return self._observe(), float(self.time), over, not over and self.time >= self.max_steps, info

@@ -1,0 +1,119 @@
+"""Wrappers of whole batched environments, for `suite_gym.load.env_wrappers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import numpy as np
+from tf_agents.trajectories import time_step as ts
+
+from alf.environments.batched_environment import BatchedEnvironment
+
+
+class BatchWrapper(BatchedEnvironment):
+    """Passes everything on to another batched environment."""
+
+    def __init__(self, env: BatchedEnvironment) -> None:
+        """Wraps `env`, which is closed with this."""
+        super().__init__()
+        self._env = env
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self._env.batch_size
+
+    @property
+    def restarts(self) -> int:
+        """That of the wrapped environment."""
+        return self._env.restarts
+
+    @property
+    def successes(self) -> np.ndarray | None:
+        """That of the wrapped environment."""
+        return self._env.successes
+
+    @property
+    def lives(self) -> np.ndarray | None:
+        """That of the wrapped environment."""
+        return self._env.lives
+
+    @property
+    def frames_per_step(self) -> int:
+        """That of the wrapped environment."""
+        return self._env.frames_per_step
+
+    def observation_spec(self) -> Any:
+        """That of the wrapped environment."""
+        return self._env.observation_spec()
+
+    def action_spec(self) -> Any:
+        """That of the wrapped environment."""
+        return self._env.action_spec()
+
+    def _reset(self) -> ts.TimeStep:
+        return self._env.reset()
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        return self._env.step(action)
+
+    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
+        """That of the wrapped environment."""
+        return self._env.render(mode)
+
+    def close(self) -> None:
+        """Closes the wrapped environment."""
+        self._env.close()
+
+
+@gin.configurable(module="alf.environments.wrappers")
+class EpisodicLife(BatchWrapper):
+    """Lets a learner see the loss of a life as an end, while the game goes on.
+
+    The step that lost a life gets discount 0, so that nothing is worth anything after it; its step_type stays MID. The
+    stream is the same as without this wrapper in all else: episodes are games, returns are those of games, frame stacks
+    and recurrent states go on, no step is lost, and a policy acts the same whether its lives count or not. `reset()`
+    always begins a new game.
+    """
+
+    _lives: np.ndarray
+
+    def _reset(self) -> ts.TimeStep:
+        first = self._env.reset()
+        lives = self._env.lives
+        if lives is None:
+            raise ValueError(
+                "EpisodicLife needs an environment that tells its lives (info['lives']), as Atari games do: leave it out."
+            )
+        self._lives = lives
+        return first
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        step = self._env.step(action)
+        lives = self._env.lives
+        assert lives is not None
+        lost = (lives < self._lives) & (step.step_type == ts.StepType.MID)
+        self._lives = lives
+        if not lost.any():
+            return step
+        return step._replace(discount=np.where(lost, np.float32(0), step.discount))
+
+
+@gin.configurable(module="alf.environments.wrappers")
+class NonEpisodicAgent(BatchWrapper):
+    """Gives every end of an episode a discount, so that values bootstrap beyond it: for intrinsic rewards."""
+
+    def __init__(self, env: BatchedEnvironment, discount: float = 1.0) -> None:
+        """Wraps `env`, which is closed with this.
+
+        Args:
+          env: a batched environment.
+          discount: of the last step of each episode.
+        """
+        super().__init__(env)
+        self._discount = np.float32(discount)
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        step = self._env.step(action)
+        return step._replace(discount=np.where(step.step_type == ts.StepType.LAST, self._discount, step.discount))

@@ -1,0 +1,85 @@
+"""Gymnasium environments by id: made, or explained why not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from typing import Any, NamedTuple
+
+import gymnasium
+
+
+class _Package(NamedTuple):
+    """A package whose import registers the ids that match a pattern, and what installs it."""
+
+    ids: str
+    module: str
+    install: str
+
+
+_PACKAGES = (
+    _Package(r"ALE/|\w+(NoFrameskip|Deterministic)-v\d+$|\w+-ram-v\d+$", "ale_py", "alf[atari]"),
+    _Package(r"(MiniGrid|BabyAI)-", "minigrid", "alf[minigrid]"),
+    _Package(r"\w+BulletEnv-", "pybullet_envs_gymnasium", "pybullet_envs_gymnasium"),
+)
+_EXTRAS = {"ale_py": "atari", "box2d": "box2d", "mujoco": "mujoco"}
+
+
+def make(environment_name: str, **kwargs: Any) -> gymnasium.Env:
+    """`gymnasium.make`, after the import of the package that registers the id where alf knows it.
+
+    Args:
+      environment_name: an id, such as "CartPole-v1", "ALE/Pong-v5" or "MiniGrid-Empty-5x5-v0".
+      **kwargs: as `gymnasium.make` takes them.
+
+    Raises:
+      ValueError: there is no such environment (any more), or its package is not installed; the message names what to do.
+    """
+    register(environment_name)
+    try:
+        return gymnasium.make(environment_name, **kwargs)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ValueError(_explain(environment_name, error)) from error
+
+
+def register(environment_name: str) -> None:
+    """Imports the package that registers an id with Gymnasium, where alf knows it and it is installed."""
+    package = _package(environment_name)
+    if environment_name not in gymnasium.registry and package and importlib.util.find_spec(package.module):
+        importlib.import_module(package.module)
+
+
+def _package(name: str) -> _Package | None:
+    return next((package for package in _PACKAGES if re.match(package.ids, name)), None)
+
+
+def _explain(name: str, error: Exception) -> str:
+    """One sentence on why Gymnasium has no such environment, and what to do."""
+    newer = _newer(name)
+    # The old MuJoCo environments are registered still, and raise a plain ImportError.
+    if newer and not isinstance(error, gymnasium.error.DependencyNotInstalled):
+        return f"Gymnasium has no {name!r} any more: use {newer}."
+    if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
+        extra = next((extra for word, extra in _EXTRAS.items() if word in str(error).lower()), None)
+        how = f' pip install "alf[{extra}]".' if extra else ""
+        return f"{name!r} needs a package that is not installed:{how} ({error})"
+    package = _package(name)
+    if package is not None and not importlib.util.find_spec(package.module):
+        return f'{name!r} needs a package that is not installed: pip install "{package.install}".'
+    if isinstance(error, gymnasium.error.UnregisteredEnv):
+        return (
+            f"Gymnasium knows no environment {name!r}: check the spelling, or write 'module:{name}' to import the module "
+            f"that registers it. ({error})"
+        )
+    return f"Gymnasium cannot make {name!r}: {error}"
+
+
+def _newer(name: str) -> str | None:
+    """The ids that took the place of an id: of the same name the newest, and that of today's Atari games."""
+    namespace, base, version = gymnasium.envs.registration.parse_env_id(name.rpartition(":")[2])
+    game = f"ALE/{re.sub('(NoFrameskip|Deterministic|-ram)+$', '', base)}-v5"
+    same = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, base)]
+    newest = max(same, key=lambda spec: spec.version or 0).id if same else None
+    ids = [found for found in dict.fromkeys((newest, game)) if found in gymnasium.registry and found != name]
+    return " or ".join(map(repr, ids)) if version is not None and ids else None

@@ -1,0 +1,146 @@
+"""Atari games with the standard preprocessing, by whichever emulator runs them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from alf.environments import gym_ids
+from alf.environments.atari_preprocessing import DMAtariPreprocessing
+from alf.environments.batch_wrappers import EpisodicLife
+from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpool
+from alf.environments.gymnasium_environment import VectorEnvironment
+from alf.environments.vectorization import EnvironmentLoader
+from alf.environments.wrappers import FrameStack
+
+
+@gin.configurable(module="alf.environments.suite_atari")
+def load(
+    environment_name: str,
+    episodic_life: bool = True,
+    frame_skip: int = 4,
+    noop_max: int = 30,
+    screen_size: int = 84,
+    stack_size: int = 4,
+    sticky_actions: float = 0.0,
+    full_action_space: bool = False,
+    max_frames: int = 108_000,
+    env_wrappers: Sequence[Callable[[BatchedEnvironment], BatchedEnvironment]] = (),
+    render_mode: str | None = None,
+    **env_kwargs: Any,
+) -> EnvironmentLoader:
+    """Finds a game and tells how to make batches of it, with the preprocessing of `DMAtariPreprocessing`.
+
+    Observations are uint8 [screen_size, screen_size, stack_size], rewards those of the game, not clipped. An
+    environment step is a decision of the agent, which takes `frame_skip` frames.
+
+    The emulator follows from `vectorization`: "envpool" (C++ threads, the extra `envpool`), "vector_entry_point" (those
+    of ALE itself, the extra `atari`; what "auto" takes for several rows), "single", "sync" or "async" (ALE through
+    Gymnasium). They differ in what a policy hardly sees: the number of no-ops at the start, whether the button is
+    pressed for one frame or a step (never after a lost life in the C++ ones), and resampling of the picture.
+
+    Args:
+      environment_name: the game's name, such as "Pong" or "SpaceInvaders".
+      episodic_life: the learner sees a lost life as an end; nothing else does, so evaluation is the same either way.
+      frame_skip: frames for which an action is held; the picture is the maximum of the last two.
+      noop_max: at most so many frames pass without an action at the start of a game.
+      screen_size: height and width of the pictures.
+      stack_size: pictures in an observation, the newest last.
+      sticky_actions: chance that a frame repeats the action before instead; 0.25 after Machado et al. (2018).
+      full_action_space: all 18 actions instead of those that the game uses.
+      max_frames: after so many frames a game is truncated.
+      env_wrappers: wrap the `BatchedEnvironment`, in order.
+      render_mode: "rgb_array" to make `render` work, where Gymnasium runs the game.
+      **env_kwargs: to what makes the game, such as num_threads for the C++ ones.
+
+    Returns:
+      What `create_environment` calls with a batch size and a seed.
+
+    Raises:
+      ValueError: `environment_name` is an id, not the name of a game.
+    """
+    game = _game(environment_name)
+    common = {"repeat_action_probability": sticky_actions, "full_action_space": full_action_space, **env_kwargs}
+    sizes = {"img_height": screen_size, "img_width": screen_size, "stack_num": stack_size, "noop_max": noop_max}
+
+    def make() -> gymnasium.Env:
+        env = gym_ids.make(
+            f"ALE/{game}-v5",
+            disable_env_checker=True,
+            obs_type="grayscale",
+            frameskip=1,
+            max_num_frames_per_episode=max_frames,
+            render_mode=render_mode,
+            **common,
+        )
+        return FrameStack(DMAtariPreprocessing(env, frame_skip, noop_max, screen_size), stack_size)
+
+    return EnvironmentLoader(
+        make=make,
+        make_vector=functools.partial(
+            _make_vector, game, frameskip=frame_skip, max_num_frames_per_episode=max_frames, **sizes, **common
+        ),
+        make_envpool=functools.partial(
+            _make_envpool, game, frame_skip=frame_skip, max_episode_steps=max_frames // frame_skip, **sizes, **common
+        ),
+        env_wrappers=(EpisodicLife, *env_wrappers) if episodic_life else env_wrappers,
+    )
+
+
+def _game(name: str) -> str:
+    """The name of a game as ids have it; refuses ids, which say more than `load` would keep to."""
+    if not re.fullmatch(r"\w+", name):
+        raise ValueError(
+            f'suite_atari.load takes the name of a game, such as "Pong"; got {name!r}: leave prefix and version out, or '
+            "load an id by suite_gym.load."
+        )
+    return name
+
+
+class AleVectorEnvironment(VectorEnvironment):
+    """ALE's own vector environment, which preprocesses and steps in C++ threads."""
+
+    def __init__(self, env: VectorEnv, seeds: Sequence[int], frames_per_step: int) -> None:
+        """Adapts `env`, which is closed with this.
+
+        Args:
+          env: an `ale_py.AtariVectorEnv` of gray pictures.
+          seeds: B integers.
+          frames_per_step: its frame skip.
+        """
+        super().__init__(env, seeds, channels_first=True)
+        self._frames_per_step = frames_per_step
+
+    @property
+    def frames_per_step(self) -> int:
+        """The frame skip."""
+        return self._frames_per_step
+
+    def _reset_env(self, seeds: list[int] | None) -> Any:
+        # From one integer it would count upwards.
+        observation, self._info = self._env.reset(seed=None if seeds is None else np.asarray(seeds))
+        return observation
+
+
+def _make_vector(game: str, size: int, seeds: list[int], frameskip: int, **kwargs: Any) -> AleVectorEnvironment:
+    name = f"ALE/{game}-v5"
+    gym_ids.register(name)
+    if name not in gymnasium.registry:
+        gym_ids.make(name)  # Says what is missing.
+    mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+    env = gymnasium.make_vec(
+        name, num_envs=size, vectorization_mode=mode, frameskip=frameskip, reward_clipping=False, **kwargs
+    )
+    return AleVectorEnvironment(env, seeds, frameskip)
+
+
+def _make_envpool(game: str, size: int, seeds: list[int], **kwargs: Any) -> EnvPoolEnvironment:
+    return make_envpool(f"{game}-v5", size, seeds, **kwargs)

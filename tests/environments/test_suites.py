@@ -1,0 +1,168 @@
+"""MuJoCo, Box2D, MiniGrid and classic control, as far as they are installed; what is missing is named."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from typing import Any
+
+import gin
+import gymnasium
+import numpy as np
+import pytest
+
+from alf.environments import BatchedEnvironment, create_environment, gym_ids, suite_gym, suite_mujoco
+from alf.environments.wrappers import FrameStack, SelectFields
+
+
+def _needs(module: str, extra: str) -> None:
+    pytest.importorskip(module, reason=f"{module} (alf[{extra}]) is not installed")
+
+
+def _play(env: BatchedEnvironment, steps: int = 6) -> list[Any]:
+    rng = np.random.default_rng(0)
+    spec = env.action_spec()
+    played = [env.reset()]
+    for _ in range(steps):
+        if np.issubdtype(spec.dtype, np.integer):
+            action = rng.integers(spec.minimum, spec.maximum + 1, (env.batch_size, *spec.shape))
+        else:
+            action = rng.uniform(spec.minimum, spec.maximum, (env.batch_size, *spec.shape)).astype(spec.dtype)
+        played.append(env.step(action))
+    env.close()
+    return played
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "action"),
+    [
+        ("CartPole-v1", (4,), ()),
+        ("Acrobot-v1", (6,), ()),
+        ("MountainCar-v0", (2,), ()),
+        ("MountainCarContinuous-v0", (2,), (1,)),
+        ("Pendulum-v1", (3,), (1,)),
+    ],
+)
+def test_classic_control(name: str, shape: tuple[int, ...], action: tuple[int, ...]) -> None:
+    env = create_environment(name, num_parallel_environments=2, seed=0)
+    assert env.observation_spec().shape == shape
+    assert env.action_spec().shape == action
+    assert _play(env)[-1].observation.dtype == np.float32
+
+
+@pytest.mark.parametrize(("name", "size", "actions"), [("LunarLander-v3", 8, ()), ("BipedalWalker-v3", 24, (4,))])
+def test_box2d(name: str, size: int, actions: tuple[int, ...]) -> None:
+    _needs("Box2D", "box2d")
+    env = create_environment(name, num_parallel_environments=2, seed=0)
+    assert env.observation_spec().shape == (size,)
+    assert env.action_spec().shape == actions
+    steps = _play(env)
+    assert steps[-1].observation.dtype == np.float32
+    assert not np.array_equal(steps[0].observation[0], steps[0].observation[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "actions"),
+    [("HalfCheetah-v5", 17, 6), ("Hopper-v5", 11, 3), ("Humanoid-v5", 348, 17), ("Humanoid-v4", 376, 17)],
+)
+def test_mujoco(name: str, size: int, actions: int) -> None:
+    _needs("mujoco", "mujoco")
+    env = create_environment(name, suite_mujoco.load, num_parallel_environments=2, seed=0)
+    assert (env.observation_spec().shape, env.observation_spec().dtype) == ((size,), np.float32)
+    assert (env.action_spec().shape, env.action_spec().dtype) == ((actions,), np.float32)
+    # What it calls its frame skip are substeps of the physics, not frames of a game.
+    assert env.frames_per_step == 1
+    assert np.isfinite(_play(env)[-1].observation).all()
+
+
+@pytest.mark.parametrize(("name", "size"), [("HalfCheetah-v4", 17), ("Hopper-v4", 11)])
+def test_mujoco_by_envpool(name: str, size: int) -> None:
+    _needs("envpool", "envpool")
+    env = create_environment(name, suite_mujoco.load, num_parallel_environments=3, seed=0, vectorization="envpool")
+    assert (env.observation_spec().shape, env.observation_spec().dtype) == ((size,), np.float32)
+    assert env.frames_per_step == 1
+    steps = _play(env)
+    assert steps[-1].observation.dtype == np.float32
+    assert not np.array_equal(steps[0].observation[0], steps[0].observation[1])
+
+
+def test_minigrid_gives_dicts() -> None:
+    _needs("minigrid", "minigrid")
+    select = functools.partial(SelectFields, fields=["image", "direction"])
+    stack = functools.partial(FrameStack, stack_size=2, fields=["image"])
+    load = functools.partial(suite_gym.load, gym_env_wrappers=(select, stack))
+    env = create_environment("MiniGrid-DoorKey-5x5-v0", load, num_parallel_environments=3, seed=0)
+    spec = env.observation_spec()
+    assert (spec["image"].shape, spec["image"].dtype) == ((7, 7, 6), np.uint8)
+    assert (spec["direction"].shape, spec["direction"].minimum, spec["direction"].maximum) == ((), 0, 3)
+    steps = _play(env)
+    assert steps[-1].observation["image"].shape == (3, 7, 7, 6)
+    assert steps[-1].observation["direction"].shape == (3,)
+    with pytest.raises(ValueError, match="SelectFields"):
+        create_environment("MiniGrid-DoorKey-5x5-v0", num_parallel_environments=1)
+
+
+def test_the_mujoco_loader_of_old_gin_files() -> None:
+    with gin.unlock_config():
+        gin.clear_config()
+        gin.parse_config(
+            [
+                "import alf.environments.suite_gym",
+                "import tf_agents.environments.suite_mujoco",
+                "create_environment.env_load_fn = @suite_mujoco.load",
+                "suite_mujoco.load.max_episode_steps = 3",
+                "create_environment.env_name = 'Pendulum-v1'",
+                "create_environment.num_parallel_environments = 2",
+            ]
+        )
+    try:
+        types = [step.step_type.tolist() for step in _play(create_environment(seed=0), 3)]
+        assert types == [[0, 0], [1, 1], [1, 1], [2, 2]]
+    finally:
+        with gin.unlock_config():
+            gin.clear_config()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Pendulum-v0", "'Pendulum-v1'"),
+        ("BipedalWalker-v2", "'BipedalWalker-v3'"),
+        ("LunarLander-v2", "'LunarLander-v3'"),
+        ("Humanoid-v2", "'Humanoid-v5'"),
+        ("HalfCheetah-v3", "'HalfCheetah-v5'"),
+    ],
+)
+def test_an_old_id_names_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(ValueError, match=f"no '{old}' any more: use {new}."):
+        create_environment(old, num_parallel_environments=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "install"),
+    [
+        ("ALE/Pong-v5", "ale_py", "alf[atari]"),
+        ("BreakoutNoFrameskip-v4", "ale_py", "alf[atari]"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid", "alf[minigrid]"),
+        ("HumanoidBulletEnv-v0", "pybullet_envs_gymnasium", "pybullet_envs_gymnasium"),
+    ],
+)
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, name: str, module: str, install: str) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda wanted: None)
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {})
+    monkeypatch.setattr(gymnasium, "registry", {})
+    with pytest.raises(ValueError, match="needs a package") as raised:
+        gym_ids.make(name)
+    assert f'pip install "{install}"' in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"), [("Hopper-v5", "mujoco", "mujoco"), ("LunarLander-v3", "Box2D", "box2d")]
+)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    for loaded in [m for m in sys.modules if m.startswith(("gymnasium.envs.mujoco", "gymnasium.envs.box2d"))]:
+        monkeypatch.delitem(sys.modules, loaded)
+    with pytest.raises(ValueError, match=rf'pip install "alf\[{extra}\]"'):
+        create_environment(name, num_parallel_environments=1)

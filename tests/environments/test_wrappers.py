@@ -1,0 +1,271 @@
+"""Wrappers of single environments against plain loops."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gin
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alf.environments import create_environment, suite_gym, wrappers
+from alf.environments.batch_wrappers import NonEpisodicAgent
+from tests.environments.toy_environments import ToyEnv
+
+
+class Frames(gymnasium.Env):
+    """Numbered frames of any shape, each other than all before, in one buffer; episodes of 1, 2, 3, ... steps."""
+
+    def __init__(self, shape: tuple[int, ...] = (2, 3), kind: Any = np.float32, nested: bool = False) -> None:
+        box = gymnasium.spaces.Box(0, 200, shape, kind)
+        self.nested = nested
+        other = gymnasium.spaces.Discrete(300)
+        inner = gymnasium.spaces.Dict({"camera": box, "other": other})
+        self.observation_space = gymnasium.spaces.Dict({"robot": inner, "other": other}) if nested else box
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.shape, self.kind = shape, kind
+        self.count = self.episode = self.time = 0
+        self.buffer = np.zeros(shape, kind)
+
+    def frame(self) -> np.ndarray:
+        self.buffer.flat = self.count + np.arange(self.buffer.size) % 7
+        return self.buffer
+
+    def _observe(self) -> Any:
+        self.count += 1
+        if self.nested:
+            return {"robot": {"camera": self.frame(), "other": self.count}, "other": self.count}
+        return self.frame()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.episode, self.time = self.episode + 1, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return self._observe(), 1.0 + float(action), self.time >= self.episode, False, {}
+
+
+def _frames(env: gymnasium.Env, steps: int) -> list[tuple[bool, Any]]:
+    """(whether it begins an episode, observation) of a loop of resets and steps."""
+    seen: list[tuple[bool, Any]] = []
+    done = True
+    for _ in range(steps):
+        if done:
+            seen.append((True, env.reset()[0]))
+            done = False
+        else:
+            observation, _, done, _, _ = env.step(0)
+            seen.append((False, observation))
+        if isinstance(env, Frames):
+            seen[-1] = (seen[-1][0], seen[-1][1].copy())
+    return seen
+
+
+def _stack(frames: list[tuple[bool, np.ndarray]], now: int, size: int, axis: int) -> np.ndarray:
+    """The stack at `now`: never before the start of the episode, whose first frame stands for what is missing."""
+    start = max(i for i in range(now + 1) if frames[i][0])
+    found = [frames[max(i, start)][1] for i in range(now - size + 1, now + 1)]
+    if found[0].ndim == 2:
+        return np.stack(found, axis=axis)
+    return np.concatenate(found, axis=axis)
+
+
+@given(
+    shape=st.sampled_from([(3,), (2, 3), (2, 3, 1), (2, 3, 2)]),
+    size=st.integers(1, 5),
+    order=st.sampled_from(wrappers.CHANNEL_ORDERS),
+    steps=st.integers(1, 20),
+)
+def test_frame_stack_is_a_plain_loop(shape: tuple[int, ...], size: int, order: str, steps: int) -> None:
+    env = wrappers.FrameStack(Frames(shape), size, order)
+    plain, stacked = _frames(Frames(shape), steps), _frames(env, steps)
+    axis = -1 if order == "channels_last" else 0
+    for now, (_, observation) in enumerate(stacked):
+        expected = _stack(plain, now, size, axis)
+        assert np.array_equal(observation, expected)
+        assert observation.shape == expected.shape == env.observation_space.shape
+        assert observation.dtype == env.observation_space.dtype
+
+
+def test_stacks_are_not_written_again() -> None:
+    seen = _frames(wrappers.FrameStack(Frames(), 3), 15)
+    plain = _frames(Frames(), 15)
+    assert all(np.array_equal(seen[i][1], _stack(plain, i, 3, -1)) for i in range(15))
+
+
+def test_a_stack_of_one_field_leaves_the_others() -> None:
+    env = wrappers.FrameStack(Frames(nested=True), 3, fields=["robot.camera"])
+    assert env.observation_space["robot"]["camera"].shape == (2, 3, 3)
+    assert env.observation_space["other"].n == env.observation_space["robot"]["other"].n == 300
+    plain = _frames(Frames(), 12)
+    for now, (_, observation) in enumerate(_frames(env, 12)):
+        assert np.array_equal(observation["robot"]["camera"], _stack(plain, now, 3, -1))
+        assert observation["other"] == observation["robot"]["other"] == now + 1
+
+
+def test_specs_follow_the_wrappers() -> None:
+    load = functools.partial(suite_gym.load, gym_env_wrappers=(wrappers.FrameStack,))
+    env = create_environment(functools.partial(Frames, (4, 5, 2)), load, num_parallel_environments=3)
+    assert env.observation_spec().shape == (4, 5, 8)
+    assert env.reset().observation.shape == (3, 4, 5, 8)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: wrappers.FrameStack(Frames(), 0), "stack_size >= 1"),
+        (lambda: wrappers.FrameStack(Frames(), 2, "last"), "channel_order"),
+        (lambda: wrappers.FrameStack(Frames(nested=True), 2), "name the arrays by `fields`"),
+        (lambda: wrappers.FrameStack(Frames(nested=True), 2, fields=["robot.eye"]), "no observation field 'eye'"),
+        (lambda: wrappers.FrameStack(Frames(), 2, fields=["eye"]), "no observation field 'eye'"),
+        (lambda: wrappers.FrameSkip(Frames(), 0), "skip >= 1"),
+        (lambda: wrappers.RandomFirstEpisodeLength(Frames(), 0), "random_length_range >= 1"),
+        (lambda: wrappers.SelectFields(Frames(nested=True), ["eye"]), "eye"),
+    ],
+)
+def test_bad_arguments_are_explained(make: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+def test_frame_skip_adds_rewards_up_and_stops_at_the_end() -> None:
+    env = wrappers.FrameSkip(Frames(), 3)
+    env.reset()
+    for episode in range(1, 8):
+        taken, ended = 0, False
+        while not ended:
+            observation, reward, ended, _, _ = env.step(1)
+            skipped = min(3, episode - taken)
+            taken += skipped
+            assert reward == 2.0 * skipped
+            assert np.array_equal(observation, env.unwrapped.frame())
+        assert taken == episode
+        env.reset()
+
+
+def test_max_episode_steps_counts_decisions_not_frames() -> None:
+    skip = functools.partial(wrappers.FrameSkip, skip=4)
+    for name, wrap in (("MountainCar-v0", skip), (lambda: gymnasium.make("MountainCar-v0"), skip)):
+        load = functools.partial(suite_gym.load, gym_env_wrappers=(wrap,), max_episode_steps=7)
+        env = create_environment(name, load, num_parallel_environments=1)
+        types = [int(env.reset().step_type[0])]
+        types += [int(env.step(np.zeros(1, np.int64)).step_type[0]) for _ in range(8)]
+        assert types == [0, 1, 1, 1, 1, 1, 1, 2, 0]
+        assert env.frames_per_step == 4
+        env.close()
+    plain = create_environment("CartPole-v1", num_parallel_environments=2)
+    assert plain.frames_per_step == 1
+    plain.close()
+
+
+def _length(env: gymnasium.Env, seed: int | None = None) -> tuple[int, bool]:
+    env.reset(seed=seed)
+    for length in range(1, 1000):
+        _, _, terminated, truncated, _ = env.step(0)
+        if terminated or truncated:
+            assert terminated != truncated
+            return length, truncated
+    raise AssertionError("no end")
+
+
+def test_first_episodes_are_cut_at_random_lengths() -> None:
+    firsts = []
+    for seed in range(60):
+        env = wrappers.RandomFirstEpisodeLength(gymnasium.make("MountainCar-v0"), 10, num_episodes=2)
+        lengths = [_length(env, seed), *(_length(env) for _ in range(2))]
+        assert all(truncated for _, truncated in lengths)
+        assert lengths[2] == (200, True)
+        assert lengths[1][0] <= 10
+        firsts.append(lengths[0][0])
+        again = wrappers.RandomFirstEpisodeLength(gymnasium.make("MountainCar-v0"), 10)
+        assert _length(again, seed) == lengths[0]
+    assert set(firsts) == set(range(1, 11))
+
+
+def test_a_cut_first_episode_that_ends_by_itself_is_an_end() -> None:
+    env = wrappers.RandomFirstEpisodeLength(ToyEnv(row=0), 1)
+    env.reset()
+    _, _, terminated, truncated, _ = env.step(2)
+    assert (terminated, truncated) == (True, False)
+
+
+def test_selected_fields() -> None:
+    env = wrappers.SelectFields(Frames(nested=True), ["other"])
+    assert list(env.observation_space) == ["other"]
+    assert env.reset()[0] == {"other": 1}
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (6, 8, 1), (6, 8, 3)])
+def test_resized_pictures_are_means_over_areas(shape: tuple[int, ...]) -> None:
+    pytest.importorskip("cv2", reason="OpenCV (alf[atari]) is not installed")
+    env = wrappers.FrameResize(Frames(shape, np.uint8), width=4, height=3)
+    plain = Frames(shape, np.uint8).reset()[0].astype(float)
+    seen = env.reset()[0]
+    assert seen.shape == env.observation_space.shape == (3, 4, *shape[2:])
+    assert seen.dtype == np.uint8
+    for row in range(3):
+        for column in range(4):
+            area = plain[2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+            assert np.abs(seen[row, column] - area.mean(axis=(0, 1))).max() <= 1
+
+
+def test_gray_pictures() -> None:
+    pytest.importorskip("cv2", reason="OpenCV (alf[atari]) is not installed")
+    env = wrappers.FrameGrayScale(Frames((2, 3, 3), np.uint8))
+    seen, plain = env.reset()[0], Frames((2, 3, 3), np.uint8).reset()[0]
+    assert seen.shape == env.observation_space.shape == (2, 3, 1)
+    assert np.abs(seen[..., 0] - plain @ np.array([0.299, 0.587, 0.114])).max() <= 1
+    for wrong in (Frames((2, 3), np.uint8), Frames((2, 3, 3), np.float32)):
+        with pytest.raises(ValueError, match="FrameGrayScale takes pictures"):
+            wrappers.FrameGrayScale(wrong)
+
+
+def test_non_episodic_agents_see_no_end() -> None:
+    for discount in (1.0, 0.5):
+        load = functools.partial(suite_gym.load, env_wrappers=(functools.partial(NonEpisodicAgent, discount=discount),))
+        env = create_environment(ToyEnv, load, num_parallel_environments=2)
+        env.reset()
+        steps = [env.step(np.full(2, 2)) for _ in range(12)]
+        assert {float(d) for s in steps for d in s.discount[s.step_type == 2]} == {discount}
+        assert {float(d) for s in steps for d in s.discount[s.step_type != 2]} == {1.0}
+        env.close()
+
+
+def test_names_in_gin_files() -> None:
+    with gin.unlock_config():
+        gin.clear_config()
+        gin.parse_config(
+            [
+                "import alf.environments.wrappers",
+                "create_environment.env_name = 'MountainCar-v0'",
+                "create_environment.num_parallel_environments = 2",
+                "create_environment.env_load_fn = @suite_gym.load",
+                "suite_gym.load.gym_env_wrappers = (@FrameSkip, @FrameStack, @RandomFirstEpisodeLength)",
+                "suite_gym.load.env_wrappers = (@NonEpisodicAgent,)",
+                "suite_gym.load.max_episode_steps = 50",
+                "FrameSkip.skip = 2",
+                "FrameStack.stack_size = 3",
+                "FrameStack.channel_order = 'channels_first'",
+                "RandomFirstEpisodeLength.random_length_range = 5",
+                "DMAtariPreprocessing.frame_skip = 4",
+                "DMAtariPreprocessing.noop_max = 0",
+                "FrameResize.width = 84",
+                "FrameGrayScale.fields = None",
+                "EpisodicLife.env = None",
+            ]
+        )
+    try:
+        env = create_environment()
+        assert env.reset().observation.shape == (2, 6)
+        assert env.frames_per_step == 2
+        env.close()
+    finally:
+        with gin.unlock_config():
+            gin.clear_config()
