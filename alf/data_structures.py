@@ -120,11 +120,15 @@ class Experience(NamedTuple):
 
 
 class LossInfo(NamedTuple):
-    """`loss` [T, B] float32 a step, `scalar_loss` [] float32, `extra` a dict of tensors to be reported."""
+    """`loss` [T, B] float32 a step, `scalar_loss` [] float32, `extra` a dict of tensors to be reported.
+
+    `priority` float32 [B]: how wrong each sequence was, for prioritised replay; `()` where the loss has none.
+    """
 
     loss: Any = ()
     scalar_loss: Any = ()
     extra: Any = ()
+    priority: Any = ()
 
 
 class AlgorithmStep(NamedTuple):

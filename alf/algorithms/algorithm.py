@@ -187,6 +187,7 @@ class Algorithm(tf.Module):
         training_info: TrainingInfo,
         valid_masks: tf.Tensor | None = None,
         weight: float | tf.Tensor = 1.0,
+        sequence_weights: tf.Tensor | None = None,
     ) -> tuple[LossInfo, list[tuple[tf.Tensor, tf.Variable]]]:
         """Computes the loss under `tape`, and applies its gradients.
 
@@ -195,6 +196,8 @@ class Algorithm(tf.Module):
           training_info: [T, B].
           valid_masks: float32 [T, B], 1 where a step counts; the mean is over these steps only.
           weight: factor of the loss.
+          sequence_weights: float32 [B], factors of the losses of the sequences, such as importance weights; the mean
+            stays one over steps.
 
         Returns:
           the LossInfo, whose `loss` is the scalar that was minimised, and the gradients before clipping.
@@ -203,6 +206,8 @@ class Algorithm(tf.Module):
             loss_info = self.calc_loss(training_info)
             loss = loss_info.loss
             if isinstance(loss, tf.Tensor) and loss.shape.rank:
+                if sequence_weights is not None:
+                    loss = loss * sequence_weights
                 if valid_masks is None:
                     loss = tf.reduce_mean(loss)
                 else:
@@ -216,9 +221,13 @@ class Algorithm(tf.Module):
         for owner, optimizer, variables in self._owned_variables():
             grads = tape.gradient(weighted, variables)
             grads_and_vars += list(zip(grads, variables, strict=True))
-            optimizer.apply_gradients(zip(owner._clip(grads), variables, strict=True))
+            owner.apply_gradients(optimizer, list(zip(owner._clip(grads), variables, strict=True)))
         self.after_train(training_info)
         return loss_info._replace(loss=loss), grads_and_vars
+
+    def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
+        """Has an optimiser of this algorithm apply clipped gradients; called in the graph once for each optimiser."""
+        optimizer.apply_gradients(grads_and_vars)
 
     def _clip(self, grads: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
         if self._gradient_clipping is None:

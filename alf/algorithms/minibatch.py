@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from alf.data_structures import ActionTimeStep, Experience, Nest, PolicyStep
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep
 from alf.utils import nest_utils
 from alf.utils.common import reset_state_at_first
 
@@ -52,14 +52,52 @@ def _bootstrap_row(experience: Experience) -> Experience:
     def stand_in(data: tf.Tensor) -> tf.Tensor:
         return data[:, -1:]
 
-    row = tf.nest.map_structure(lambda x: x[:, tf.newaxis], time_step)
     return Experience(
-        **row._asdict(),
+        **_row(time_step)._asdict(),
         action=tf.nest.map_structure(stand_in, experience.action),
         rollout_info=tf.nest.map_structure(stand_in, experience.rollout_info),
         state=tf.nest.map_structure(stand_in, experience.state),
         policy_version=stand_in(experience.policy_version),
     )
+
+
+def _row(nest: Nest) -> Nest:
+    """[B', ...] as one row [B', 1, ...]."""
+    return tf.nest.map_structure(lambda x: x[:, tf.newaxis], nest)
+
+
+def with_last_row(sampled: Experience, preprocess: Callable[[Experience], Experience]) -> tuple[Experience, bool]:
+    """Preprocesses sampled sequences, whose last step is what the others are judged by and is not trained on itself.
+
+    `preprocess` sees it as the bootstrap of the others. Unless it has used it up, it is the last row again, with the
+    action that was really taken there.
+
+    Args:
+      sampled: [b, L, ...], L at least 2, without a bootstrap.
+      preprocess: from experience [b, L - 1, ...] with its bootstrap to what is trained on, of the same axes.
+
+    Returns:
+      [b, L, ...] and True, or [b, L - 1, ...] and False.
+    """
+    trained, last = (tf.nest.map_structure(f, sampled) for f in (lambda x: x[:, :-1], lambda x: x[:, -1]))
+    time_step = ActionTimeStep(*last[: len(ActionTimeStep._fields)])
+    done = preprocess(trained._replace(bootstrap=Bootstrap(time_step, last.state)))
+    if done.bootstrap == ():
+        return done, False
+    row = _bootstrap_row(done)._replace(
+        action=_row(last.action), state=_row(last.state), policy_version=_row(last.policy_version)
+    )
+    if _same_structure(done.rollout_info, last.rollout_info):
+        row = row._replace(rollout_info=_row(last.rollout_info))
+    return tf.nest.map_structure(lambda x, r: tf.concat([x, r], 1), done._replace(bootstrap=()), row), True
+
+
+def _same_structure(one: Nest, other: Nest) -> bool:
+    try:
+        tf.nest.assert_same_structure(one, other)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def cut(experience: Experience, length: int) -> tuple[Experience, bool]:
@@ -110,7 +148,7 @@ def run(
     if per_epoch == 1:
         if plan.epochs == 1:
             return update(None, tf.constant(0), 1.0)
-        return _mean_of_loop(plan.epochs, lambda step: update(None, step, 1.0))
+        return mean_of_loop(plan.epochs, lambda step: update(None, step, 1.0))
     seeds = [tf.random.experimental.stateless_fold_in(shuffle_seed, epoch) for epoch in range(plan.epochs)]
     sequences = tf.range(plan.sequences)
     orders = tf.stack([tf.random.experimental.stateless_shuffle(sequences, seed) for seed in seeds])
@@ -123,11 +161,11 @@ def run(
             return update(tf.ensure_shape(indices, [plan.size]), step, 1.0)
         return update(indices, step, tf.cast(tf.size(indices), tf.float32) / plan.size)
 
-    return _mean_of_loop(plan.epochs * per_epoch, minibatch)
+    return mean_of_loop(plan.epochs * per_epoch, minibatch)
 
 
-def _mean_of_loop(times: int, body: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """The mean of the vectors `body(0) .. body(times - 1)`."""
+def mean_of_loop(times: int | tf.Tensor, body: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """The mean of the vectors `body(0) .. body(times - 1)`, which run one after the other."""
     results = tf.TensorArray(tf.float32, times, element_shape=[None])
     _, results = tf.while_loop(
         lambda i, _: i < times, lambda i, r: (i + 1, r.write(i, body(i))), (0, results), parallel_iterations=1

@@ -13,7 +13,10 @@ import tensorflow as tf
 from alf.algorithms import minibatch
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
 from alf.data_structures import Experience, LossInfo, Nest, StepType
-from alf.replay.experience_replayer import ExperienceReplayer, create_replayer
+from alf.replay.creating import create_replayer
+from alf.replay.experience_replayer import ExperienceReplayer
+from alf.replay.sampling import View
+from alf.replay.uniform_replay import UniformReplay
 from alf.utils import nest_utils, rng
 from alf.utils.common import is_stateless, zeros_from_spec
 
@@ -22,6 +25,10 @@ from alf.utils.common import is_stateless, zeros_from_spec
 class _Volatile:
     """What a learner holds beside its variables."""
 
+    replayer: ExperienceReplayer | None = None
+    # What the replayer was made for.
+    replayer_key: tuple[Any, ...] = ()
+    default_replayer: str = "one_time"
     functions: dict[tuple[Any, ...], Any] = dataclasses.field(default_factory=dict)
     hooks: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
@@ -34,7 +41,6 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._exp_replayer: ExperienceReplayer | None = None
         self._iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
         self._seed = tf.Variable(0, dtype=tf.int64, trainable=False, name="seed")
         # In an object of no kind that TensorFlow tracks: none of this belongs into checkpoints.
@@ -43,7 +49,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
     @property
     def exp_replayer(self) -> ExperienceReplayer | None:
         """The replayer that training takes from."""
-        return self._exp_replayer
+        return self._volatile.replayer
 
     @property
     def iterations(self) -> tf.Variable:
@@ -64,20 +70,40 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """Seeds the shuffling and every other random number of training."""
         self._seed.assign(seed % (2**31))
 
+    def set_default_replayer(self, exp_replayer: str) -> None:
+        """Names the replayer of drivers that are not told which."""
+        self._volatile.default_replayer = exp_replayer
+
     def set_exp_replayer(
-        self, exp_replayer: str, num_envs: int, num_actors: int = 0, unroll_length: int = 0, learn_queue_cap: int = 0
+        self,
+        exp_replayer: str | None,
+        num_envs: int,
+        num_actors: int = 0,
+        unroll_length: int = 0,
+        learn_queue_cap: int = 0,
     ) -> None:
         """Makes the replayer called `exp_replayer` the one that observes and is trained from.
 
+        One that samples, of an earlier call with the same name and number, stays with what it holds; its sequences never
+        join what was observed before this call with what comes after it.
+
         Args:
-          exp_replayer: its name.
+          exp_replayer: its name; None for the default one.
           num_envs: single environments in total; the other sizes are the driver's, for replayers that need them.
         """
-        del num_envs, num_actors, unroll_length, learn_queue_cap
-        if self._exp_replayer is not None:
-            self.exp_observers.remove(self._exp_replayer.observe)
-        self._exp_replayer = create_replayer(exp_replayer)
-        self.add_experience_observer(self._exp_replayer.observe)
+        del num_actors, unroll_length, learn_queue_cap
+        held = self._volatile
+        name = held.default_replayer if exp_replayer is None else exp_replayer
+        key = (name, num_envs, self.use_rollout_state)
+        if held.replayer is not None:
+            if key == held.replayer_key and isinstance(held.replayer, UniformReplay):
+                held.replayer.end_streams()
+                return
+            self.exp_observers.remove(held.replayer.observe)
+            held.functions.clear()
+        held.replayer = create_replayer(name, lambda: self.experience_spec, num_envs)
+        held.replayer_key = key
+        self.add_experience_observer(held.replayer.observe)
 
     def add_after_train_hook(self, hook: Callable[[], None]) -> None:
         """Has `hook` called after each `train`; a driver publishes the new weights so."""
@@ -98,11 +124,15 @@ class OffPolicyAlgorithm(RLAlgorithm):
     ) -> int:
         """Trains on what the replayer hands out.
 
+        Random samples are sequences of `mini_batch_length` steps, drawn anew for every update. The last step of each is
+        only looked at, as what the step before has led to; the others are trained. A sequence of a single step is
+        trained itself.
+
         Args:
           num_updates: passes over the data (whole_replay_buffer_training), else batches drawn.
           mini_batch_size: sequences in one gradient step; all by default. Every sequence is used once a pass; a last,
             smaller minibatch counts by its size.
-          mini_batch_length: L, steps in a sequence, a divisor of T; T by default.
+          mini_batch_length: L, steps in a sequence, a divisor of T; T by default. Of samples any number.
           whole_replay_buffer_training: train on everything, else on random samples.
           clear_replay_buffer: forget the data afterwards (with whole_replay_buffer_training).
           update_counter_every_mini_batch: says how a trainer counts; training itself is the same.
@@ -111,24 +141,53 @@ class OffPolicyAlgorithm(RLAlgorithm):
           The number of steps trained on, each pass counted.
 
         Raises:
-          ValueError: no replayer is set, it is empty, or a size does not fit the data.
+          ValueError: no replayer is set, it is empty or holds too little, or a size does not fit the data.
         """
-        if self._exp_replayer is None:
+        replayer = self._volatile.replayer
+        if replayer is None:
             raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
-        if whole_replay_buffer_training:
-            begin = time.monotonic()
-            experience = self._exp_replayer.replay_all()
-            self._volatile.train_secs += time.monotonic() - begin
-            steps = self.train_from(experience, num_updates, mini_batch_size, mini_batch_length)
-            if clear_replay_buffer:
-                self._exp_replayer.clear()
-            return steps
-        if mini_batch_size is None or mini_batch_length is None:
-            raise ValueError("Training on samples needs mini_batch_size and mini_batch_length.")
-        steps = 0
-        for _ in range(num_updates):
-            steps += self.train_from(self._exp_replayer.replay(mini_batch_size, mini_batch_length), 1)
+        if not whole_replay_buffer_training:
+            return self._train_on_samples(_sampling(replayer), num_updates, mini_batch_size, mini_batch_length)
+        begin = time.monotonic()
+        experience = replayer.replay_all()
+        self._volatile.train_secs += time.monotonic() - begin
+        steps = self.train_from(experience, num_updates, mini_batch_size, mini_batch_length)
+        if clear_replay_buffer:
+            replayer.clear()
         return steps
+
+    def _train_on_samples(self, replayer: UniformReplay, num_updates: int, size: int | None, length: int | None) -> int:
+        begin = time.monotonic()
+        if size is None or length is None:
+            raise ValueError("Training on samples needs mini_batch_size and mini_batch_length.")
+        if min(size, length, num_updates) < 1:
+            raise ValueError(
+                f"Sizes must be positive: mini_batch_size={size}, mini_batch_length={length}, num_updates={num_updates}."
+            )
+        replayer.check(size, length)
+
+        def train(view: View, updates: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._train_sampled(replayer, view, updates, size, length)
+
+        function = self._function(("samples", size, length), train, replayer.view_spec, tf.TensorSpec([], tf.int32))
+        self._volatile.metrics = function(replayer.view(length), tf.constant(num_updates))
+        self._end_train(begin)
+        return size * max(length - 1, 1) * num_updates
+
+    def _function(self, key: tuple[Any, ...], train: Callable[..., Any], *signature: Any) -> Any:
+        """The traced `train`, made at the first use of `key`."""
+        key = (*key, self._summarize_grads_and_vars, self._summarize_action_distributions)
+        function = self._volatile.functions.get(key)
+        if function is None:
+            self.build_optimizers()
+            function = tf.function(train, autograph=False, input_signature=signature or None)
+            self._volatile.functions[key] = function
+        return function
+
+    def _end_train(self, begin: float) -> None:
+        for hook in self._volatile.hooks:
+            hook()
+        self._volatile.train_secs += time.monotonic() - begin
 
     def train_from(
         self,
@@ -141,24 +200,14 @@ class OffPolicyAlgorithm(RLAlgorithm):
         begin = time.monotonic()
         batch, length = experience.step_type.shape[:2]
         plan = minibatch.plan(batch, length, num_updates, mini_batch_size, mini_batch_length)
-        key = (plan, self._summarize_grads_and_vars, self._summarize_action_distributions)
-        function = self._volatile.functions.get(key)
-        if function is None:
-            self.build_optimizers()
-            function = tf.function(lambda exp: self._train(exp, plan), autograph=False)
-            self._volatile.functions[key] = function
-        self._volatile.metrics = function(experience)
-        for hook in self._volatile.hooks:
-            hook()
-        self._volatile.train_secs += time.monotonic() - begin
+        self._volatile.metrics = self._function((plan,), lambda exp: self._train(exp, plan))(experience)
+        self._end_train(begin)
         return batch * length * num_updates
 
     # ---- the traced iteration ----
 
     def _train(self, experience: Experience, plan: minibatch.Plan) -> dict[str, tf.Tensor]:
-        self._iterations.assign_add(1)
-        seed = tf.cast(tf.stack([self._seed, self._iterations]), tf.int32)
-        with rng.scope(seed):
+        with rng.scope(self._next_iteration()):
             experience = self.preprocess_experience(experience)
             shuffle_seed, update_seed = rng.next_seed(), rng.next_seed()
         sequences, extended = minibatch.cut(experience, plan.length)
@@ -169,15 +218,40 @@ class OffPolicyAlgorithm(RLAlgorithm):
             if indices is not None:
                 batch = tf.nest.map_structure(lambda x: tf.gather(x, indices), sequences)
             with rng.scope(tf.random.experimental.stateless_fold_in(update_seed, step)):
-                metrics = self._update(minibatch.time_major(batch), extended, weight)
-            names[:] = list(metrics)
-            return tf.stack(list(metrics.values()))
+                metrics, _ = self._update(minibatch.time_major(batch), extended, weight)
+            return _vector(metrics, names)
 
-        values = minibatch.run(update, plan, shuffle_seed)
-        return dict(zip(names, tf.unstack(values, num=len(names)), strict=True))
+        return _by_name(minibatch.run(update, plan, shuffle_seed), names)
 
-    def _update(self, exp: Experience, extended: bool, weight: tf.Tensor | float) -> dict[str, tf.Tensor]:
-        """One gradient step on [L, b, ...] (L+1 rows when `extended`)."""
+    def _train_sampled(
+        self, replayer: UniformReplay, view: View, updates: tf.Tensor, size: int, length: int
+    ) -> dict[str, tf.Tensor]:
+        """`updates` gradient steps, each on sequences of its own."""
+        with rng.scope(self._next_iteration()):
+            update_seed = rng.next_seed()
+        names: list[str] = []
+
+        def update(step: tf.Tensor) -> tf.Tensor:
+            with rng.scope(tf.random.experimental.stateless_fold_in(update_seed, step)):
+                sample = replayer.sample(view, size, length, rng.next_seed(), self._iterations)
+                batch, extended = sample.experience, False
+                if length > 1:
+                    batch, extended = minibatch.with_last_row(batch, self.preprocess_experience)
+                metrics, loss_info = self._update(minibatch.time_major(batch), extended, 1.0, sample.weights)
+                replayer.learned(sample, loss_info.priority)
+            return _vector(metrics, names)
+
+        return _by_name(minibatch.mean_of_loop(updates, update), names)
+
+    def _next_iteration(self) -> tf.Tensor:
+        """Counts an iteration; the seed of its random numbers, int32 [2]."""
+        self._iterations.assign_add(1)
+        return tf.cast(tf.stack([self._seed, self._iterations]), tf.int32)
+
+    def _update(
+        self, exp: Experience, extended: bool, weight: tf.Tensor | float, sequence_weights: tf.Tensor | None = None
+    ) -> tuple[dict[str, tf.Tensor], LossInfo]:
+        """One gradient step on [L, b, ...], whose last row is only looked at when `extended`."""
         valid = tf.cast(tf.not_equal(exp.step_type, StepType.LAST), tf.float32)
         if extended:
             valid = tf.concat([valid[:-1], tf.zeros_like(valid[:1])], 0)
@@ -185,13 +259,19 @@ class OffPolicyAlgorithm(RLAlgorithm):
         with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape:
             info = self._run_train_steps(exp)
         training_info = training_info_from(exp, info, rollout_info)
-        loss_info, grads_and_vars = self.train_complete(tape, training_info, valid, weight)
+        weights = {} if sequence_weights is None else {"sequence_weights": sequence_weights}
+        loss_info, grads_and_vars = self.train_complete(tape, training_info, valid, weight, **weights)
         metrics = self._train_metrics(loss_info, grads_and_vars, valid)
         if self._summarize_action_distributions:
             found = nest_utils.find_field(info, "action_distribution")
             for i, leaf in enumerate(tf.nest.flatten(nest_utils.distributions_to_params(found))):
                 metrics[f"action_distribution/{i}"] = tf.reduce_mean(leaf)
-        return metrics
+        return metrics, loss_info
+
+    @property
+    def learning_state_spec(self) -> Nest:
+        """Specs of the recurrent state that `train_step` carries from row to row; by default that of `rollout`."""
+        return self.train_state_spec
 
     def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
         """Specs of the `rollout_info` that the loss gets, after `preprocess_experience`; by default as recorded."""
@@ -200,8 +280,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def _run_train_steps(self, exp: Experience) -> Nest:
         """`train_step` over [L, b, ...]; returns its infos [L, b, ...]. Feed-forward algorithms take all steps at once."""
         exp = exp._replace(bootstrap=())
-        if is_stateless(self.train_state_spec):
-            return minibatch.map_flat(lambda e: self.train_step(e, self._no_state()).info, exp)
+        if is_stateless(self.learning_state_spec):
+            return minibatch.map_flat(lambda e: self.train_step(e, self._no_state()).info, exp._replace(state=()))
         batch_size = tf.shape(exp.step_type)[1]
         if self.need_full_rollout_state():
             state = tf.nest.map_structure(lambda s: s[0], exp.state)
@@ -210,7 +290,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         return minibatch.scan(self.train_step, exp._replace(state=()), state)
 
     def _no_state(self) -> Nest:
-        return zeros_from_spec(self.train_state_spec, 1)
+        return zeros_from_spec(self.learning_state_spec, 1)
 
     def _train_metrics(
         self, loss_info: LossInfo, grads_and_vars: list[tuple[tf.Tensor, tf.Variable]], valid: tf.Tensor
@@ -227,3 +307,22 @@ class OffPolicyAlgorithm(RLAlgorithm):
                     metrics[f"grad_norm/{var.name}"] = tf.norm(grad)
                     metrics[f"var_norm/{var.name}"] = tf.norm(var)
         return metrics
+
+
+def _sampling(replayer: ExperienceReplayer) -> UniformReplay:
+    if not isinstance(replayer, UniformReplay):
+        raise ValueError(
+            f"{type(replayer).__name__} hands out everything once and cannot sample: set whole_replay_buffer_training=True, "
+            "or exp_replayer='uniform'."
+        )
+    return replayer
+
+
+def _vector(metrics: dict[str, tf.Tensor], names: list[str]) -> tf.Tensor:
+    """The values in one vector; their names go into `names`."""
+    names[:] = list(metrics)
+    return tf.stack(list(metrics.values()))
+
+
+def _by_name(values: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
+    return dict(zip(names, tf.unstack(values, num=len(names)), strict=True))

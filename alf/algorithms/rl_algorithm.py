@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -153,21 +154,41 @@ class RLAlgorithm(Algorithm):
         if self._recorded.specs is None:
             raw = zeros_from_spec(self.time_step_spec, _SPEC_BATCH)
             time_step = self.transform_timestep(raw)
-            state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
-            with rng.scope(tf.zeros([2], tf.int32)):
-                policy_step = self.rollout(time_step, state, PREPARE_SPEC)
-            tf.nest.assert_same_structure(policy_step.state, self._train_state_spec)
             observation_spec = nest_utils.extract_spec(time_step.observation)
-            self._recorded.specs = (self._time_step_spec(observation_spec), nest_utils.extract_spec(policy_step.info))
+            info_spec = self._info_spec(time_step) if self.acts else ()
+            self._recorded.specs = (self._time_step_spec(observation_spec), info_spec)
         return self._recorded.specs
+
+    def _info_spec(self, time_step: ActionTimeStep) -> Nest:
+        state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
+        with rng.scope(tf.zeros([2], tf.int32)):
+            policy_step = self.rollout(time_step, state, PREPARE_SPEC)
+        tf.nest.assert_same_structure(policy_step.state, self._train_state_spec)
+        return nest_utils.extract_spec(policy_step.info)
 
     # ---- acting ----
 
+    @property
+    def acts(self) -> bool:
+        """Whether it acts to collect experience; False for one that learns only from what it is given (offline, imitation).
+
+        Such an algorithm defines no `rollout`. It brings its own replayer, already filled, or a `train` of its own; to be
+        evaluated it defines `predict`.
+        """
+        return True
+
+    @property
+    def shapes_reward(self) -> bool:
+        """Whether it learns from other rewards than the environment gives."""
+        return self._reward_shaping_fn is not None
+
+    def shape_reward(self, reward: tf.Tensor) -> tf.Tensor:
+        """The rewards that are learned from, for raw ones, both [B]."""
+        return reward if self._reward_shaping_fn is None else self._reward_shaping_fn(reward)
+
     def transform_timestep(self, time_step: ActionTimeStep) -> ActionTimeStep:
         """Shapes the reward and transforms the observation, in this order; a pure function of its input."""
-        reward, observation = time_step.reward, time_step.observation
-        if self._reward_shaping_fn is not None:
-            reward = self._reward_shaping_fn(reward)
+        reward, observation = self.shape_reward(time_step.reward), time_step.observation
         for transformer in self._observation_transformers:
             observation = transformer(observation)
         return time_step._replace(reward=reward, observation=observation)
@@ -201,7 +222,9 @@ class RLAlgorithm(Algorithm):
         return policy_step._replace(info=nest_utils.distributions_to_params(policy_step.info))
 
     def acting_variables(self) -> list[tf.Variable]:
-        """The variables that acting reads, in a fixed order: what a policy version consists of."""
+        """The variables that acting reads, in a fixed order: what a policy version consists of; none where `acts` is False."""
+        if not self.acts:
+            return []
         if self._recorded.variables is None:
             self._record_specs()
 
@@ -272,10 +295,17 @@ class RLAlgorithm(Algorithm):
 
     def observe(self, exp: Experience) -> None:
         """Hands experience [Q, T, B, ...] (or [B, ...], one step) to the observers."""
+        self.count_env_steps(math.prod(exp.step_type.shape))
         if not self.need_full_rollout_state():
             exp = exp._replace(state=())
         for observer in self._recorded.observers:
             observer(exp)
+
+    def count_env_steps(self, steps: int) -> None:
+        """Told of every `steps` environment steps observed; schedules and target networks may go by them."""
+        for child in self._children():
+            if isinstance(child, RLAlgorithm):
+                child.count_env_steps(steps)
 
     def set_summary_settings(
         self, summarize_grads_and_vars: bool = False, summarize_action_distributions: bool = False

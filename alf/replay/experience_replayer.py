@@ -1,4 +1,4 @@
-"""Replayers of segments that are trained on once, in batches of [B', T, ...]."""
+"""What replayers are, and those of segments that are trained on once, in batches of [B', T, ...]."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ class ExperienceReplayer(tf.Module, abc.ABC):
     @abc.abstractmethod
     def clear(self) -> None:
         """Forgets what was observed."""
+
+    def end_streams(self) -> None:
+        """Called when what is observed next does not follow on what was: the environments are others."""
 
     @property
     @abc.abstractmethod
@@ -100,11 +103,3 @@ class CyclicOneTimeExperienceReplayer(OnetimeExperienceReplayer):
 def stack_segments(segments: list[Experience]) -> Experience:
     """Q segments [T, B, ...] as one batch [Q, T, B, ...], bootstraps [B, ...] included."""
     return tf.nest.map_structure(lambda *x: x[0][tf.newaxis] if len(x) == 1 else tf.stack(x), *segments)
-
-
-def create_replayer(name: str) -> ExperienceReplayer:
-    """The replayer called `name`; ValueError names those that exist."""
-    replayers = {"one_time": OnetimeExperienceReplayer, "cycle_one_time": CyclicOneTimeExperienceReplayer}
-    if name not in replayers:
-        raise ValueError(f"exp_replayer={name!r} is not one of {sorted(replayers)}.")
-    return replayers[name]()

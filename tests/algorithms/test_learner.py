@@ -254,11 +254,13 @@ class DrawingAlgorithm(CountingAlgorithm):
 
     _train = OffPolicyAlgorithm._train
 
-    def _update(self, exp: Experience, extended: bool, weight: Any) -> dict[str, tf.Tensor]:
+    def _update(
+        self, exp: Experience, extended: bool, weight: Any, sequence_weights: Any = None
+    ) -> tuple[dict[str, tf.Tensor], LossInfo]:
         number = tf.random.stateless_uniform([], rng.next_seed())
         kept = tf.numpy_function(lambda x: self.drawn.append(float(x)) or x, [number], tf.float32)
         kept.set_shape([])
-        return {"loss": kept}
+        return {"loss": kept}, LossInfo()
 
 
 def test_every_gradient_step_draws_its_own_random_numbers() -> None:

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from alf.algorithms import minibatch
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience
-from alf.replay.experience_replayer import create_replayer, stack_segments
+from alf.replay.creating import create_replayer
+from alf.replay.experience_replayer import stack_segments
 
 
 def _experience(queue: int, time: int, batch: int) -> Experience:
@@ -37,7 +38,7 @@ def _experience(queue: int, time: int, batch: int) -> Experience:
 @pytest.mark.parametrize("name", ["one_time", "cycle_one_time"])
 @pytest.mark.parametrize("queue", [1, 3])
 def test_replay_all_is_batch_major_and_complete(name: str, queue: int) -> None:
-    replayer = create_replayer(name)
+    replayer = create_replayer(name, Experience, 2)
     replayer.observe(_experience(queue, 4, 2))
     exp = replayer.replay_all()
     assert replayer.batch_size == queue * 2
@@ -51,7 +52,7 @@ def test_replay_all_is_batch_major_and_complete(name: str, queue: int) -> None:
 
 def test_cycle_one_time_trains_every_transition_once_for_any_queue_length() -> None:
     """Two segments of one stream in one batch, which a ring over environments cannot hold: nothing missing, nothing twice."""
-    replayer = create_replayer("cycle_one_time")
+    replayer = create_replayer("cycle_one_time", Experience, 2)
     first, second = _experience(1, 4, 2), _experience(1, 4, 2)
     later = tf.nest.map_structure(lambda x: x + tf.cast(40, x.dtype), second)
     replayer.observe(tf.nest.map_structure(lambda x, y: tf.concat([x, y], 0), first, later))
@@ -62,7 +63,7 @@ def test_cycle_one_time_trains_every_transition_once_for_any_queue_length() -> N
 
 
 def test_clear_forgets_and_sampling_is_refused() -> None:
-    replayer = create_replayer("one_time")
+    replayer = create_replayer("one_time", Experience, 2)
     with pytest.raises(ValueError, match="nothing to replay"):
         replayer.replay_all()
     with pytest.raises(ValueError, match="after the first batch"):
@@ -83,7 +84,7 @@ def test_a_single_segment_gets_a_queue_axis() -> None:
 
 
 def test_only_the_last_batch_is_kept() -> None:
-    replayer = create_replayer("one_time")
+    replayer = create_replayer("one_time", Experience, 2)
     replayer.observe(_experience(1, 3, 2))
     later = tf.nest.map_structure(lambda x: x + tf.cast(500, x.dtype), _experience(2, 3, 2))
     replayer.observe(later)

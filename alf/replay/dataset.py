@@ -1,0 +1,152 @@
+"""Recorded episodes in one file, and the replayer of algorithms that learn from such a file alone.
+
+The file is a numpy archive (`.npz`, no pickle) of N steps, whole episodes one after the other: `step_type` int32 [N],
+`reward` and `discount` float32 [N], and the leaves of raw observations and of actions, in the order of `tf.nest.flatten`,
+as `observation/0`, ..., `action/0`, ... [N, ...]. Rows are time steps: `reward[i]` is what the action of the row before
+has earned, `action[i]` was chosen at row i, and that of a LAST row means nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from alf.data_structures import Experience, Nest, StepType
+from alf.replay.experience_replayer import ExperienceReplayer
+
+
+class DatasetError(RuntimeError):
+    """The file is damaged, or not of these observations and actions."""
+
+
+class Steps(NamedTuple):
+    """Recorded steps, numpy [N, ...]: see the module."""
+
+    step_type: Any
+    reward: Any
+    discount: Any
+    observation: Nest
+    action: Nest
+
+
+def write_dataset(path: str, steps: Steps) -> None:
+    """Writes steps; a file that is there already is replaced in one go.
+
+    Args:
+      path: of the file, which should end in `.npz`.
+      steps: whole episodes.
+
+    Raises:
+      ValueError: there is no step, or the last one is not LAST.
+    """
+    if not len(steps.step_type) or steps.step_type[0] != StepType.FIRST or steps.step_type[-1] != StepType.LAST:
+        raise ValueError("A dataset holds whole episodes: its first step must be FIRST and its last one LAST.")
+    arrays = {"step_type": steps.step_type, "reward": steps.reward, "discount": steps.discount}
+    arrays |= _leaves("observation", steps.observation) | _leaves("action", steps.action)
+    partial = f"{path}.part"
+    with open(partial, "wb") as f:
+        np.savez_compressed(f, **arrays)  # type: ignore[arg-type]
+    os.replace(partial, path)
+
+
+def _leaves(name: str, nest: Nest) -> dict[str, Any]:
+    return {f"{name}/{i}": leaf for i, leaf in enumerate(tf.nest.flatten(nest))}
+
+
+def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
+    """Reads what `write_dataset` wrote.
+
+    Args:
+      path: of the file.
+      observation_spec: nest of specs of one raw observation.
+      action_spec: nest of specs of one action.
+
+    Raises:
+      DatasetError: it cannot be read, or holds other leaves, shapes or dtypes.
+    """
+    specs = {"step_type": tf.TensorSpec([], tf.int32)}
+    specs |= {name: tf.TensorSpec([], tf.float32) for name in ("reward", "discount")}
+    specs |= _leaves("observation", observation_spec) | _leaves("action", action_spec)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as e:
+        raise DatasetError(f"The dataset {path} cannot be read: {e}") from e
+    expected = {name: f"{spec.dtype.name}{spec.shape.as_list()}" for name, spec in specs.items()}
+    found = {name: f"{x.dtype.name}{list(x.shape[1:])}" for name, x in arrays.items()}
+    if found != expected:
+        raise DatasetError(f"The dataset {path} holds {found}, and this environment has {expected}.")
+    sizes = {len(x) for x in arrays.values()}
+    if len(sizes) != 1 or 0 in sizes:
+        raise DatasetError(
+            f"The dataset {path} has columns of {sorted(sizes)} steps; all must have the same, at least one."
+        )
+
+    def nest(name: str, spec: Nest) -> Nest:
+        return tf.nest.pack_sequence_as(spec, [arrays[leaf] for leaf in _leaves(name, spec)])
+
+    return Steps(
+        arrays["step_type"],
+        arrays["reward"],
+        arrays["discount"],
+        nest("observation", observation_spec),
+        nest("action", action_spec),
+    )
+
+
+class DatasetReplayer(ExperienceReplayer):
+    """Hands out the same experience again and again; nothing adds to it and nothing clears it."""
+
+    def __init__(self, experience: Experience) -> None:
+        """Creates the replayer.
+
+        Args:
+          experience: [B', T, ...] without a bootstrap.
+        """
+        super().__init__(name="dataset")
+        self._held = _Held(experience)
+
+    def observe(self, exp: Experience) -> None:
+        """Refused: a dataset is fixed."""
+        raise ValueError("A dataset takes nothing in: record another one, or use the replayer 'uniform'.")
+
+    def replay_all(self) -> Experience:
+        return self._held.experience
+
+    def clear(self) -> None:
+        """Does nothing."""
+
+    @property
+    def batch_size(self) -> int:
+        return int(self._held.experience.step_type.shape[0])
+
+
+class _Held:
+    """Data that TensorFlow shall not track."""
+
+    def __init__(self, experience: Experience) -> None:
+        self.experience = experience
+
+
+def sequences(experience: Experience, length: int) -> Experience:
+    """Steps [N, ...] as sequences [ceil(N / length), length, ...].
+
+    A last one that is too short is filled up with its last step as LAST, which nothing is learned from.
+    """
+    missing = -experience.step_type.shape[0] % length
+
+    def cut(x: tf.Tensor) -> tf.Tensor:
+        filling = tf.repeat(x[-1:], missing, axis=0)
+        return tf.reshape(tf.concat([x, filling], 0), [-1, length, *x.shape[1:]])
+
+    filled = tf.nest.map_structure(cut, experience)
+    if not missing:
+        return filled
+    last = tf.range(filled.step_type.shape[0] * length) >= experience.step_type.shape[0]
+    return filled._replace(
+        step_type=tf.where(tf.reshape(last, filled.step_type.shape), int(StepType.LAST), filled.step_type)
+    )

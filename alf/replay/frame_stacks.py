@@ -1,0 +1,114 @@
+"""Stacks of frames that are stored as single frames and put together again when they are read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from alf.data_structures import Experience, StepType
+
+# Steps whose stacks are looked at, to find out whether they are what they are taken for.
+_CHECKED_STEPS = 500
+
+
+@dataclasses.dataclass
+class FrameStacks:
+    """Which leaves of a step are stacks of k frames, of which only the newest is stored.
+
+    The k - 1 frames before it are those of the steps before, but for an episode's first steps: there its first frame
+    stands for the missing ones, as frame stacking wrappers do it.
+
+    Attributes:
+      size: k; 1 for none.
+      axis: of the frames in an observation of rank 3, the newest last.
+      spec: Experience of specs of one step, stacks whole.
+    """
+
+    size: int
+    axis: int
+    spec: Experience
+
+    def __post_init__(self) -> None:
+        """Finds the stacks; ValueError when there are none where there should be."""
+        if self.size < 1 or self.axis not in (-3, -2, -1):
+            raise ValueError(
+                f"ReplayBuffer needs frame_stack >= 1 and a frame_axis of -3, -2 or -1, got {self.size} and {self.axis}."
+            )
+        marks = self.spec._replace(**{name: _marks(getattr(self.spec, name), False) for name in self.spec._fields})
+        marks = marks._replace(observation=tf.nest.map_structure(self._is_stack, self.spec.observation))
+        self.stacked: list[bool] = tf.nest.flatten(marks)
+        self._to_check = _CHECKED_STEPS if self.size > 1 else 0
+        if self.size > 1 and not any(self.stacked):
+            raise ValueError(
+                f"ReplayBuffer.frame_stack={self.size}: no observation of rank 3 has a multiple of {self.size} frames "
+                f"along axis {self.axis}; there are {self.spec.observation}."
+            )
+
+    def _is_stack(self, spec: tf.TensorSpec) -> bool:
+        return self.size > 1 and spec.shape.rank == 3 and spec.shape[self.axis] % self.size == 0
+
+    def stored_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the leaves as they are stored."""
+        specs = []
+        for spec, stack in zip(tf.nest.flatten(self.spec), self.stacked, strict=True):
+            shape = spec.shape.as_list()
+            if stack:
+                shape[self.axis] //= self.size
+            specs.append(tf.TensorSpec(shape, spec.dtype))
+        return specs
+
+    def stored(self, exp: Experience) -> list[tf.Tensor]:
+        """The leaves of experience, of any leading axes, as they are stored; traceable."""
+        leaves = tf.nest.flatten(exp)
+        return [tf.split(x, self.size, self.axis)[-1] if s else x for x, s in zip(leaves, self.stacked, strict=True)]
+
+    def check(self, exp: Experience) -> None:
+        """Looks at the first steps [Q, T, B, ...] that are stored.
+
+        Raises:
+          ValueError: an observation is not put together from the frames of the steps before.
+        """
+        if self._to_check <= 0:
+            return
+        step_type = np.asarray(exp.step_type)
+        self._to_check -= step_type.size
+        for x, stack in zip(tf.nest.flatten(exp), self.stacked, strict=True):
+            if not stack:
+                continue
+            frames = np.stack(np.split(np.asarray(x), self.size, self.axis), 3)
+            first = (step_type[:, 1:] == StepType.FIRST)[..., np.newaxis, np.newaxis, np.newaxis, np.newaxis]
+            expected = np.where(first, frames[:, 1:, :, -1:], frames[:, :-1, :, 1:])
+            if (frames[:, 1:, :, :-1] != expected).any():
+                raise ValueError(
+                    f"ReplayBuffer.frame_stack={self.size}: observations along axis {self.axis} are not the frames of the "
+                    "last steps, with the first frame of an episode in the place of missing ones: set frame_stack=1, or "
+                    "the right frame_axis."
+                )
+
+    def stacks(self, frames: tf.Tensor, step_type: tf.Tensor) -> tf.Tensor:
+        """Puts stacks together; traceable.
+
+        Args:
+          frames: [b, k - 1 + L, ...], consecutive steps as stored.
+          step_type: int32 [b, k - 1 + L], of these.
+
+        Returns:
+          [b, L, ...], the stacks of the last L of them.
+        """
+        total = step_type.shape[1]
+        at = tf.range(total)[tf.newaxis]
+        began = tf.where(step_type == StepType.FIRST, at, -1)
+        # The newest FIRST at or before each step.
+        episode = tf.stack([tf.reduce_max(began[:, : i + 1], 1) for i in range(self.size - 1, total)], 1)
+        layers = [
+            tf.gather(frames, tf.maximum(at[:, self.size - 1 :] - back, episode), batch_dims=1)
+            for back in reversed(range(self.size))
+        ]
+        return tf.concat(layers, self.axis)
+
+
+def _marks(nest: Any, mark: bool) -> Any:
+    return tf.nest.map_structure(lambda _: mark, nest)

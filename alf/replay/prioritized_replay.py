@@ -1,0 +1,226 @@
+"""Prioritised experience replay, proportional variant (Schaul et al., 2016, https://arxiv.org/abs/1511.05952)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from alf.data_structures import Experience
+from alf.replay.sampling import Sample, View
+from alf.replay.stream_index import StreamIndex, ranges
+from alf.replay.sum_tree import SumTree
+from alf.replay.uniform_replay import UniformReplay
+
+
+@gin.configurable(module="alf")
+class PrioritizedReplay(UniformReplay):
+    """`prioritized`: a sequence i is drawn with a chance P(i) that goes with its priority p_i ** alpha.
+
+    A new sequence has the highest priority seen so far; then it has what `LossInfo.priority` said last, plus `epsilon`.
+    Its loss is weighted by (N * P(i)) ** -beta over the largest such factor of its batch, N sequences being there. The
+    draws of a batch are stratified: one from each of b equal shares of the sum.
+    """
+
+    def __init__(
+        self,
+        experience_spec: Experience,
+        num_streams: int,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        beta_iterations: int = 100_000,
+        epsilon: float = 1e-6,
+    ) -> None:
+        """Creates an empty replayer.
+
+        Args:
+          experience_spec: specs of one step.
+          num_streams: E, single environments.
+          alpha: how much priorities count; 0 draws uniformly.
+          beta: how much of the bias is taken back at first; 1 is all of it.
+          beta_iterations: `train` calls after which it is 1, growing linearly; 0 keeps it as it is.
+          epsilon: added to every priority, so that no sequence is lost.
+
+        Raises:
+          ValueError: a number is out of its range.
+        """
+        super().__init__(experience_spec, num_streams)
+        if alpha < 0 or not 0 <= beta <= 1 or beta_iterations < 0 or epsilon <= 0:
+            raise ValueError(
+                f"PrioritizedReplay needs alpha >= 0, beta in [0, 1], beta_iterations >= 0 and epsilon > 0; got {alpha}, "
+                f"{beta}, {beta_iterations} and {epsilon}."
+            )
+        self._alpha, self._beta, self._beta_iterations, self._epsilon = alpha, beta, beta_iterations, epsilon
+        self._priorities = _Priorities(num_streams, self.buffer.max_length)
+
+    @property
+    def priorities(self) -> _Priorities:
+        """The priorities, to the power of alpha."""
+        return self._priorities
+
+    def view(self, mini_batch_length: int) -> View:
+        """What can be drawn now; sequences that are new since the last view get their first priority."""
+        index = self.buffer.index
+        self._priorities.follow(index, mini_batch_length)
+        return super().view(mini_batch_length)
+
+    def sample(
+        self, view: View, batch_size: int, mini_batch_length: int, seed: tf.Tensor, clock: tf.Tensor | int = 0
+    ) -> Sample:
+        """See `UniformReplay.sample`; `clock` is that of beta."""
+        tree, total = self._priorities.tree, self._priorities.tree.total()
+        u = tf.random.stateless_uniform([batch_size], seed, dtype=tf.float64)
+        share = (tf.range(batch_size, dtype=tf.float64) + u) / batch_size
+        rows = tree.draw(share * total)
+        stream, place = rows // self.buffer.max_length, rows % self.buffer.max_length
+        # The newest step that lies in this place.
+        behind = (tf.gather(view.count, stream) - 1 - place) % self.buffer.max_length
+        step = tf.gather(view.count, stream) - 1 - behind
+        sequences = self.buffer.sequences(stream, step, mini_batch_length)
+        chance = tree.get(rows) / total
+        factor = (tf.cast(view.runs[-1, 2], tf.float64) * chance) ** -self._beta_at(clock)
+        return Sample(sequences, stream, step, tf.cast(factor / tf.reduce_max(factor), tf.float32))
+
+    def _beta_at(self, clock: tf.Tensor | int) -> tf.Tensor:
+        if not self._beta_iterations:
+            return tf.constant(self._beta, tf.float64)
+        done = tf.minimum(tf.cast(clock, tf.float64) / self._beta_iterations, 1.0)
+        return self._beta + (1.0 - self._beta) * done
+
+    def learned(self, sample: Sample, priority: Any) -> None:
+        """Sets the priorities of the sequences of a sample of the present view; traceable.
+
+        Raises:
+          ValueError: the loss gives no priority.
+        """
+        if isinstance(priority, tuple):
+            raise ValueError(
+                "exp_replayer='prioritized' needs LossInfo.priority, float32 [batch], from calc_loss, such as the absolute "
+                "temporal difference error of each sequence."
+            )
+        rows = sample.stream * self.buffer.max_length + sample.step % self.buffer.max_length
+        weight = (tf.cast(priority, tf.float64) + self._epsilon) ** self._alpha
+        self._priorities.highest.assign(tf.maximum(self._priorities.highest, tf.reduce_max(weight)))
+        self._priorities.tree.set(rows, weight)
+
+    def update_priorities(self, stream: np.ndarray, step: np.ndarray, priority: np.ndarray) -> None:
+        """Sets priorities later, when more may have been observed; those of overwritten steps are left out.
+
+        Args:
+          stream: int64 [n], as in a Sample.
+          step: int64 [n].
+          priority: float32 [n], not negative.
+        """
+        alive = np.asarray(step) >= self.buffer.index.oldest[np.asarray(stream)]
+        sample = Sample((), tf.constant(np.asarray(stream)[alive]), tf.constant(np.asarray(step)[alive]))
+        if alive.any():
+            self.learned(sample, tf.constant(np.asarray(priority)[alive]))
+
+    def clear(self) -> None:
+        """Forgets all steps and their priorities."""
+        super().clear()
+        self._priorities.clear(self.buffer.index.count)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """See `UniformReplay.state`."""
+        return {**super().state(), **self._priorities.state()}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        """See `UniformReplay.load_state`."""
+        super().load_state(state)
+        self._priorities.load(state)
+
+    def row_specs(self) -> list[tf.TensorSpec]:
+        """See `UniformReplay.row_specs`; the last one is of the priority."""
+        return [*super().row_specs(), tf.TensorSpec([], tf.float64)]
+
+    def read_rows(self, rows: np.ndarray) -> list[np.ndarray]:
+        """See `UniformReplay.read_rows`."""
+        return [*super().read_rows(rows), self._priorities.tree.get(tf.constant(rows)).numpy()]
+
+    def write_rows(self, rows: np.ndarray, values: list[np.ndarray]) -> None:
+        """See `UniformReplay.write_rows`."""
+        super().write_rows(rows, values[:-1])
+        self._priorities.tree.set(tf.constant(rows), tf.constant(values[-1]))
+
+
+class _Priorities:
+    """The priorities of all rows, by where sequences begin; not for TensorFlow to track.
+
+    Attributes:
+      tree: of the priorities, 0 where no sequence begins.
+      highest: float64 [], that of new sequences.
+    """
+
+    def __init__(self, num_streams: int, max_length: int) -> None:
+        self.tree = SumTree(num_streams * max_length)
+        self.highest = tf.Variable(1.0, dtype=tf.float64, trainable=False)
+        self._max_length = max_length
+        self._length: int | None = None
+        # Of each stream, the steps that are known to be overwritten or new, and the starts that have a priority.
+        self._seen = np.zeros(num_streams, np.int64)
+        self._begun = np.zeros(num_streams, np.int64)
+        rows = tf.TensorSpec([None], tf.int64)
+        self._reset = tf.function(self._set_first, autograph=False, input_signature=[rows, rows])
+
+    def follow(self, index: StreamIndex, length: int) -> None:
+        """Takes out what begins nothing any more since the last call, and puts sequences in that were completed.
+
+        Args:
+          index: what is held.
+          length: of the sequences.
+
+        Raises:
+          ValueError: the length is another one than before.
+        """
+        if self._length not in (None, length):
+            raise ValueError(
+                f"Priorities are of sequences of {self._length} steps and cannot be used for {length}: a prioritised "
+                "replayer is for one mini_batch_length."
+            )
+        self._length = length
+        starts, count, size = index.starts(length), index.count, self._max_length
+        from_step = np.maximum(self._seen, count - size)
+        streams = np.arange(len(count))
+        written = _rows(streams, from_step, count - from_step, size)
+        # The oldest ones lack the steps before them.
+        bare = _rows(streams, index.oldest, np.minimum(index.history, count - index.oldest), size)
+        written = np.concatenate([written, bare])
+        stream, last = starts[:, 0], starts[:, 1] + starts[:, 2]
+        first = np.maximum(starts[:, 1], self._begun[stream])
+        new = _rows(stream, first, np.maximum(last - first, 0), size)
+        np.maximum.at(self._begun, stream, last)
+        self._seen = count.copy()
+        if len(written) or len(new):
+            self._reset(tf.constant(written), tf.constant(new))
+
+    def _set_first(self, written: tf.Tensor, new: tf.Tensor) -> None:
+        self.tree.set(written, tf.zeros_like(written, tf.float64))
+        self.tree.set(new, tf.fill(tf.shape(new), self.highest.read_value()))
+
+    def clear(self, count: np.ndarray) -> None:
+        """No sequence is there; those of steps before `count` never come back."""
+        self.tree.clear()
+        self._seen[:] = count
+        self._begun[:] = count
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What `load` takes, but for the weights in the tree."""
+        return {
+            "seen": self._seen.copy(),
+            "begun": self._begun.copy(),
+            "highest": self.highest.numpy(),
+            "length": np.array(self._length or 0),
+        }
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        """Takes over what `state` gave."""
+        self._seen[:], self._begun[:] = state["seen"], state["begun"]
+        self.highest.assign(state["highest"])
+        self._length = int(state["length"]) or None
+
+
+def _rows(streams: np.ndarray, first: np.ndarray, sizes: np.ndarray, max_length: int) -> np.ndarray:
+    return np.repeat(streams, sizes) * max_length + ranges(first, sizes) % max_length

@@ -1,0 +1,260 @@
+"""The memory of a replayer: rings of steps, one for each stream, every step stored once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from alf.data_structures import Experience, Nest, StepType
+from alf.replay.frame_stacks import FrameStacks
+from alf.replay.stream_index import StreamIndex
+
+
+@gin.configurable(module="alf")
+class ReplayBuffer:
+    """Rings of the last `max_length` steps of each stream, in host memory, which is taken as it fills.
+
+    A stream is what one single environment (`env_id`) goes through. Each step is stored once; what follows a step is the
+    next row. Not a tf.Module: what it holds does not belong into the checkpoints of an algorithm.
+
+    Attributes:
+      index: what the rings hold.
+      num_environments: E.
+      max_length: C.
+    """
+
+    def __init__(
+        self,
+        data_spec: Experience,
+        num_environments: int,
+        max_length: int = 1024,
+        *,
+        frame_stack: int = 1,
+        frame_axis: int = -1,
+    ) -> None:
+        """Creates empty rings.
+
+        Args:
+          data_spec: Experience of specs of one step, without a bootstrap.
+          num_environments: E, single environments; ids are 0 .. E - 1.
+          max_length: C, steps kept of each environment.
+          frame_stack: k: observations of rank 3 are stacks of the last k frames, of which only the newest is stored; they
+            are put together again when they are read. 1 stores observations as they are.
+          frame_axis: along which they are stacked, -1 or -3 for the channels of an image.
+
+        Raises:
+          ValueError: a size is below 1, or there are no such stacks.
+        """
+        if num_environments < 1 or max_length < 1:
+            raise ValueError(
+                f"ReplayBuffer needs num_environments and max_length of at least 1, got {num_environments} and {max_length}."
+            )
+        self.num_environments, self.max_length = num_environments, max_length
+        self._spec = data_spec._replace(bootstrap=())
+        self._frames = FrameStacks(frame_stack, frame_axis, self._spec)
+        self.index = StreamIndex(num_environments, max_length, frame_stack - 1)
+        with tf.device("/cpu:0"):
+            self._storage = [_ring(num_environments * max_length, s) for s in self._frames.stored_specs()]
+        # What writes a batch, by its leading axes: a run has few of them.
+        self._writers: dict[tuple[int, ...], Any] = {}
+        # What must come next in each stream, flat leaves [E, ...]: the last bootstrap, where there was one.
+        self._next: list[np.ndarray] = []
+        self._next_known = np.zeros(num_environments, bool)
+        self._last_type = np.full(num_environments, -1)
+        self._bootstraps: Nest = ()
+
+    @property
+    def stored_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the leaves of one step as they are stored, flat."""
+        return self._frames.stored_specs()
+
+    @property
+    def total_steps(self) -> int:
+        """Steps held, of all streams."""
+        runs = self.index.runs()
+        return int((runs[:, 2] - runs[:, 1]).sum())
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that a step takes."""
+        return sum(s.dtype.size * int(np.prod(s.shape)) for s in self.stored_specs)
+
+    # ---- writing ----
+
+    def add(self, exp: Experience) -> None:
+        """Stores experience [Q, T, B, ...] with bootstrap [Q, B, ...], or single steps [B, ...] without one.
+
+        A segment goes on a run of its stream where its first step is the bootstrap of the segment before; a single step,
+        where its step type may follow. Anything else begins a new run: sequences never reach over such a gap.
+
+        Raises:
+          ValueError: an id is out of range, or twice in one row.
+        """
+        if exp.step_type.shape.rank == 1:
+            following = exp.bootstrap
+            exp = tf.nest.map_structure(lambda x: x[tf.newaxis, tf.newaxis], exp._replace(bootstrap=()))
+            exp = exp._replace(bootstrap=tf.nest.map_structure(lambda x: x[tf.newaxis], following))
+        ids = np.asarray(exp.env_id)[:, 0]
+        self._check_ids(ids)
+        queue, time = exp.step_type.shape[:2]
+        first_rows = [np.asarray(x)[:, 0] for x in tf.nest.flatten(_time_step(exp))]
+        last_types = np.asarray(exp.step_type)[:, -1]
+        steps = np.empty((queue, time, ids.shape[1]), np.int64)
+        for q in range(queue):
+            continues = self._continues(ids[q], [x[q] for x in first_rows])
+            steps[q] = self.index.append(ids[q], time, continues) + np.arange(time)[:, np.newaxis]
+            self._expect(ids[q], exp.bootstrap, q, last_types[q])
+        streams = np.broadcast_to(ids[:, np.newaxis], steps.shape)
+        rows = self.index.rows(streams, steps)
+        alive = steps >= self.index.oldest[streams]
+        exp = exp._replace(bootstrap=())
+        self._frames.check(exp)
+        if alive.all():
+            self._write(rows, exp)
+        else:
+            kept = np.flatnonzero(alive)
+            flat = tf.nest.map_structure(lambda x: tf.gather(tf.reshape(x, [-1, *x.shape[3:]]), kept), exp)
+            self._write(rows.reshape(-1)[kept], flat)
+
+    def _check_ids(self, ids: np.ndarray) -> None:
+        if ids.min() < 0 or ids.max() >= self.num_environments:
+            raise ValueError(
+                f"env_id {ids.min()} .. {ids.max()} does not fit a replayer of {self.num_environments} environments."
+            )
+        for row in ids:
+            if len(np.unique(row)) != len(row):
+                raise ValueError(f"Each row of a segment is another stream, got env_id {row.tolist()}.")
+
+    def _continues(self, streams: np.ndarray, first: list[np.ndarray]) -> np.ndarray:
+        """Whether the time steps `first`, flat leaves [B, ...], are what must come next: bool [B]."""
+        step_type, last_type = first[0], self._last_type[streams]
+        fits = (last_type >= 0) & ((step_type == StepType.FIRST) == (last_type == StepType.LAST))
+        known = self._next_known[streams]
+        if not known.any():
+            return fits
+        same = np.ones(len(streams), bool)
+        for value, expected in zip(first, self._next, strict=True):
+            same &= (value == expected[streams]).reshape(len(streams), -1).all(1)
+        return np.where(known, same, fits)
+
+    def _expect(self, streams: np.ndarray, bootstrap: Any, q: int, last_type: np.ndarray) -> None:
+        self._last_type[streams] = last_type
+        self._next_known[streams] = bootstrap != ()
+        if bootstrap == ():
+            return
+        given = [np.asarray(x)[q] for x in tf.nest.flatten(bootstrap)]
+        if not self._next:
+            kept = [np.zeros((self.num_environments, *x.shape[1:]), x.dtype) for x in given]
+            self._bootstraps = tf.nest.pack_sequence_as(bootstrap, kept)
+            self._next = tf.nest.flatten(self._bootstraps.time_step)
+        for kept_leaf, x in zip(tf.nest.flatten(self._bootstraps), given, strict=True):
+            kept_leaf[streams] = x
+
+    def _write(self, rows: np.ndarray, exp: Experience) -> None:
+        if rows.shape not in self._writers:
+            # A concrete function: it is called in a third of the time.
+            specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, (tf.constant(rows), exp))
+            self._writers[rows.shape] = tf.function(self._scatter, autograph=False).get_concrete_function(*specs)
+        self._writers[rows.shape](tf.constant(rows), exp)
+
+    def _scatter(self, rows: tf.Tensor, exp: Experience) -> None:
+        flat = tf.reshape(rows, [-1])
+        tf.nest.assert_same_structure(exp, self._spec)
+        for variable, x in zip(self._storage, self._frames.stored(exp), strict=True):
+            variable.scatter_update(tf.IndexedSlices(tf.reshape(x, [-1, *variable.shape[1:]]), flat))
+
+    def write_rows(self, rows: np.ndarray, values: list[np.ndarray]) -> None:
+        """Puts flat leaves [n, ...] into rows [n]; the index is not changed."""
+        for variable, x in zip(self._storage, values, strict=True):
+            variable.scatter_update(tf.IndexedSlices(tf.constant(x), tf.constant(rows)))
+
+    def end_streams(self) -> None:
+        """Whatever comes next begins new runs: the environments are others."""
+        self._next_known[:] = False
+        self._last_type[:] = -1
+
+    def clear(self) -> None:
+        """Forgets all steps."""
+        self.index.clear()
+        self.end_streams()
+
+    # ---- reading ----
+
+    def read_rows(self, rows: tf.Tensor) -> list[tf.Tensor]:
+        """The flat leaves [n, ...], as stored, of rows int64 [n]."""
+        return [v.sparse_read(rows) for v in self._storage]
+
+    def sequences(self, streams: tf.Tensor, first: tf.Tensor, length: int) -> Experience:
+        """Sequences of `length` steps; traceable.
+
+        Args:
+          streams: int64 [b].
+          first: int64 [b], the numbers of the steps that they begin at.
+          length: L.
+
+        Returns:
+          Experience [b, L, ...].
+        """
+        before = self._frames.size - 1
+        rows = self._rows(streams, first, length)
+        longer = self._rows(streams, first - before, length + before) if before else rows
+        leaves = [
+            _read(v, longer if stack else rows) for v, stack in zip(self._storage, self._frames.stacked, strict=True)
+        ]
+        if before:
+            step_type = _read(self._storage[0], longer)
+            leaves = [
+                self._frames.stacks(x, step_type) if stack else x
+                for x, stack in zip(leaves, self._frames.stacked, strict=True)
+            ]
+        return tf.nest.pack_sequence_as(self._spec, leaves)
+
+    def _rows(self, streams: tf.Tensor, first: tf.Tensor, length: int) -> tf.Tensor:
+        steps = first[:, tf.newaxis] + tf.range(length, dtype=tf.int64)
+        return streams[:, tf.newaxis] * self.max_length + steps % self.max_length
+
+    def gather_all(self) -> Experience:
+        """All steps in order [E', n, ...] with the bootstraps [E', ...] of the E' streams that hold some.
+
+        Raises:
+          ValueError: there are none, or streams hold different numbers of steps, or a gap.
+        """
+        if self._frames.size > 1:
+            raise ValueError(
+                "Training on the whole replay buffer needs ReplayBuffer.frame_stack=1, or exp_replayer='one_time'."
+            )
+        runs = self.index.runs()
+        sizes = runs[:, 2] - runs[:, 1]
+        if not len(runs):
+            raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
+        if len(set(sizes)) > 1 or len(set(runs[:, 0])) < len(runs):
+            raise ValueError(
+                f"Training on the whole replay buffer needs unbroken streams of equal length, and they have runs of "
+                f"{sizes.min()} to {sizes.max()} steps: train on samples (whole_replay_buffer_training=False), or use "
+                "exp_replayer='one_time'."
+            )
+        streams, first = runs[:, 0], runs[:, 1]
+        exp = self.sequences(tf.constant(streams), tf.constant(first), int(sizes[0]))
+        if not self._next_known[streams].all():
+            return exp
+        return exp._replace(bootstrap=tf.nest.map_structure(lambda x: tf.constant(x[streams]), self._bootstraps))
+
+
+def _time_step(exp: Experience) -> tuple[Nest, ...]:
+    """The fields that a time step has too, in its order."""
+    return (exp.step_type, exp.reward, exp.discount, exp.observation, exp.prev_action, exp.env_id)
+
+
+def _read(variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
+    """The rows [b, L] of a ring: [b, L, ...]."""
+    flat = variable.sparse_read(tf.reshape(rows, [-1]))
+    return tf.reshape(flat, [-1, rows.shape[1], *variable.shape[1:]])
+
+
+def _ring(rows: int, spec: tf.TensorSpec) -> tf.Variable:
+    # Memory that is not filled is not taken from the machine before it is written.
+    empty = tf.raw_ops.Empty(shape=[rows, *spec.shape], dtype=spec.dtype)
+    return tf.Variable(empty, trainable=False)

@@ -1,0 +1,82 @@
+"""Datasets of recorded episodes: written, read, refused, cut into sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alf.data_structures import Experience, StepType
+from alf.replay import dataset
+from alf.replay.dataset import DatasetError, DatasetReplayer, Steps
+
+OBS = {"image": tf.TensorSpec([2, 2], tf.uint8), "speed": (tf.TensorSpec([], tf.float32),)}
+ACTION = tf.TensorSpec([1], tf.int64)
+
+
+def make_steps(count: int = 6) -> Steps:
+    rs = np.random.RandomState(0)
+    step_type = np.array([0, *[1] * (count - 2), 2], np.int32)
+    observation = {
+        "image": rs.randint(0, 255, [count, 2, 2]).astype(np.uint8),
+        "speed": (rs.rand(count).astype(np.float32),),
+    }
+    numbers = [rs.rand(count).astype(np.float32) for _ in range(2)]
+    return Steps(step_type, *numbers, observation, rs.randint(0, 2, [count, 1]))
+
+
+def test_what_is_written_is_read(tmp_path: Any) -> None:
+    steps, path = make_steps(), str(tmp_path / "d.npz")
+    dataset.write_dataset(path, steps)
+    read = dataset.read_dataset(path, OBS, ACTION)
+    tf.nest.map_structure(np.testing.assert_array_equal, tuple(read), tuple(steps))
+    assert [p.name for p in tmp_path.iterdir()] == ["d.npz"]
+
+
+def test_other_observations_and_damaged_files_are_refused(tmp_path: Any) -> None:
+    path = str(tmp_path / "d.npz")
+    dataset.write_dataset(path, make_steps())
+    with pytest.raises(DatasetError, match=r"'action/0': 'int64\[1\]'.*this environment has.*'action/0': 'int64\[\]'"):
+        dataset.read_dataset(path, OBS, tf.TensorSpec([], tf.int64))
+    whole = (tmp_path / "d.npz").read_bytes()
+    (tmp_path / "d.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DatasetError, match="cannot be read"):
+        dataset.read_dataset(path, OBS, ACTION)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        dataset.read_dataset(str(tmp_path / "none.npz"), OBS, ACTION)
+    np.savez(path, step_type=np.array([object()]))
+    with pytest.raises(DatasetError, match="cannot be read"):
+        dataset.read_dataset(path, OBS, ACTION)
+
+
+def test_cut_off_episodes_are_refused(tmp_path: Any) -> None:
+    steps = make_steps()
+    with pytest.raises(ValueError, match="whole episodes"):
+        dataset.write_dataset(str(tmp_path / "d.npz"), tf.nest.map_structure(lambda x: x[:-1], steps))
+
+
+@given(count=st.integers(2, 9), length=st.integers(1, 5))
+def test_sequences_hold_every_step_once_and_are_filled_up_with_last(count: int, length: int) -> None:
+    numbers = tf.range(count)
+    exp = Experience(step_type=tf.ones([count], tf.int32), reward=numbers, observation={"x": numbers[:, tf.newaxis]})
+    cut = dataset.sequences(exp, length)
+    rows = -(-count // length)
+    assert cut.reward.shape == [rows, length]
+    assert cut.observation["x"].shape == [rows, length, 1]
+    np.testing.assert_array_equal(tf.reshape(cut.reward, [-1])[:count], numbers)
+    step_type = cut.step_type.numpy().ravel()
+    np.testing.assert_array_equal(step_type, [1] * count + [int(StepType.LAST)] * (rows * length - count))
+
+
+def test_a_dataset_stays_what_it_is() -> None:
+    exp = Experience(step_type=tf.ones([3, 2], tf.int32))
+    replayer = DatasetReplayer(exp)
+    replayer.clear()
+    assert replayer.replay_all() is exp
+    assert replayer.batch_size == 3
+    with pytest.raises(ValueError, match="takes nothing in"):
+        replayer.observe(exp)

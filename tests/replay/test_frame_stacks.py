@@ -1,0 +1,123 @@
+"""Stacks of frames, stored as single frames, against a wrapper that keeps the last frames in a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience
+from alf.replay.prioritized_replay import PrioritizedReplay
+from alf.replay.uniform_replay import UniformReplay
+from tests.replay.streams import SPEC
+
+STACK = 4
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+class Play:
+    """Episodes of images, which say their number, stacked step by step as wrappers do."""
+
+    def __init__(self, lengths: tuple[int, ...], axis: int) -> None:
+        self.number, self.lengths, self.axis = -1, lengths, axis
+        self.episode, self.place, self.last_frames = 0, -1, []
+        self.stacks: list[np.ndarray] = []
+        self.types: list[int] = []
+        self.advance()
+
+    def advance(self) -> None:
+        """One step more."""
+        self.number += 1
+        self.place += 1
+        if self.place == self.lengths[self.episode % len(self.lengths)]:
+            self.episode, self.place = self.episode + 1, 0
+        shape = (2, 3, 1) if self.axis == -1 else (1, 2, 3)
+        frame = np.full(shape, self.number, np.uint8)
+        self.last_frames = [frame] * STACK if self.place == 0 else [*self.last_frames[1:], frame]
+        self.stacks.append(np.concatenate(self.last_frames, self.axis))
+        ends = self.place == self.lengths[self.episode % len(self.lengths)] - 1
+        self.types.append(0 if self.place == 0 else 2 if ends else 1)
+
+    def segment(self, length: int) -> Experience:
+        """The next `length` steps and the one after them, of one stream: [1, T, 1, ...]."""
+        begin = self.number
+        for _ in range(length):
+            self.advance()
+
+        def field(values: Any, dtype: Any) -> np.ndarray:
+            return np.array(values, dtype)
+
+        numbers = np.arange(begin, begin + length + 1)
+        fields = {
+            "step_type": field(self.types[begin:], np.int32),
+            "reward": numbers.astype(np.float32),
+            "discount": np.ones(length + 1, np.float32),
+            "observation": {"image": field(self.stacks[begin:], np.uint8), "number": numbers.astype(np.float32)},
+            "prev_action": numbers.astype(np.int64),
+            "env_id": np.zeros(length + 1, np.int32),
+            "action": numbers + 1,
+            "policy_version": numbers,
+        }
+        head = tf.nest.map_structure(lambda x: tf.constant(x[np.newaxis, :-1, np.newaxis]), fields)
+        after = tf.nest.map_structure(lambda x: tf.constant(x[np.newaxis, -1:]), fields)
+        time_step = ActionTimeStep(**{name: after[name] for name in ActionTimeStep._fields})
+        return Experience(**head, bootstrap=Bootstrap(time_step, ()))
+
+
+def make(cls: Any, axis: int, capacity: int = 13, stack: int = STACK) -> Any:
+    gin.bind_parameter("ReplayBuffer.max_length", capacity)
+    gin.bind_parameter("ReplayBuffer.frame_stack", stack)
+    gin.bind_parameter("ReplayBuffer.frame_axis", axis)
+    shape = [2, 3, STACK] if axis == -1 else [STACK, 2, 3]
+    image = {"image": tf.TensorSpec(shape, tf.uint8), "number": tf.TensorSpec([], tf.float32)}
+    return cls(SPEC._replace(observation=image, state=()), 1)
+
+
+@pytest.mark.parametrize("cls", [UniformReplay, PrioritizedReplay])
+@pytest.mark.parametrize("axis", [-1, -3])
+@pytest.mark.parametrize("lengths", [(40,), (2, 3, 7), (1, 5)])
+def test_stacks_come_back_as_they_were(cls: Any, axis: int, lengths: tuple[int, ...]) -> None:
+    replayer, play = make(cls, axis), Play(lengths, axis)
+    assert replayer.buffer.step_bytes == 2 * 3 + 44, "each frame once"
+    for _ in range(8):
+        replayer.observe(play.segment(4))
+        if replayer.num_sequences(3) == 0:
+            continue
+        sample = replayer.sample(replayer.view(3), 60, 3, tf.constant([3, 4]))
+        numbers = sample.experience.observation["number"].numpy().astype(int)
+        np.testing.assert_array_equal(numbers, sample.step.numpy()[:, np.newaxis] + np.arange(3))
+        expected = np.array(play.stacks)[numbers]
+        np.testing.assert_array_equal(sample.experience.observation["image"], expected)
+        oldest = max(0, play.number - 13) + STACK - 1
+        assert set(numbers[:, 0]) == set(range(oldest, play.number - 2)), "all that have their frames, and no others"
+
+
+def test_what_is_no_stack_is_refused() -> None:
+    replayer, play = make(UniformReplay, -1), Play((9,), -1)
+    exp = play.segment(5)
+    wrong = {**exp.observation, "image": exp.observation["image"][..., ::-1]}
+    with pytest.raises(ValueError, match="are not the frames of the last steps"):
+        replayer.observe(exp._replace(observation=wrong))
+    with pytest.raises(ValueError, match="no observation of rank 3 has a multiple of 3"):
+        make(UniformReplay, -1, stack=3)
+    with pytest.raises(ValueError, match="frame_stack >= 1"):
+        make(UniformReplay, -1, stack=0)
+    with pytest.raises(ValueError, match="frame_stack=1, or exp_replayer='one_time'"):
+        replayer.replay_all()
+
+
+def test_a_million_atari_steps_take_less_than_7_5_gigabytes() -> None:
+    gin.bind_parameter("ReplayBuffer.max_length", 10)
+    gin.bind_parameter("ReplayBuffer.frame_stack", 4)
+    spec = SPEC._replace(observation=tf.TensorSpec([84, 84, 4], tf.uint8), state=())
+    assert UniformReplay(spec, 1).buffer.step_bytes * 1_000_000 < 7.5e9

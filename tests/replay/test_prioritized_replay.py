@@ -1,0 +1,125 @@
+"""Priorities: the chances they give, the weights that make up for them, and when they are written."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.replay.prioritized_replay import PrioritizedReplay
+from alf.replay.sampling import Sample
+from tests.replay.streams import SPEC, segments, where
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+def make(capacity: int, streams: int = 1, **kwargs: Any) -> PrioritizedReplay:
+    gin.bind_parameter("ReplayBuffer.max_length", capacity)
+    return PrioritizedReplay(SPEC, streams, **kwargs)
+
+
+def observe(replayer: PrioritizedReplay, first: int, length: int) -> None:
+    streams = np.arange(replayer.batch_size)[np.newaxis]
+    replayer.observe(segments(streams, np.full_like(streams, first), length))
+
+
+def sample(replayer: PrioritizedReplay, count: int, clock: int = 0, length: int = 2) -> Sample:
+    return replayer.sample(replayer.view(length), count, length, tf.constant([5, 6]), tf.constant(clock, tf.int64))
+
+
+def set_priorities(replayer: PrioritizedReplay, steps: list[int], priority: list[float]) -> None:
+    replayer.view(2)
+    replayer.update_priorities(np.zeros(len(steps), np.int64), np.array(steps), np.array(priority, np.float32))
+
+
+def test_chances_go_with_the_powers_of_priorities_and_weights_make_up_for_them() -> None:
+    replayer = make(10, alpha=0.5, beta=0.7, beta_iterations=0, epsilon=1e-9)
+    observe(replayer, 0, 5)
+    priority = np.array([1.0, 4.0, 16.0, 0.25])
+    set_priorities(replayer, [0, 1, 2, 3], list(priority))
+    drawn = sample(replayer, 7500)
+    chance = priority**0.5 / (priority**0.5).sum()
+    counts = collections.Counter(drawn.step.numpy().tolist())
+    # Stratified: no count is off by more than one for each border.
+    np.testing.assert_allclose([counts[i] for i in range(4)], 7500 * chance, atol=2)
+    weight = (4 * chance) ** -0.7
+    np.testing.assert_allclose(drawn.weights, (weight / weight.max())[drawn.step.numpy()], rtol=1e-5)
+    np.testing.assert_array_equal(where(drawn.experience)[:, 0, 1], drawn.step)
+
+
+def test_beta_grows_to_one_by_the_clock() -> None:
+    replayer = make(10, alpha=1.0, beta=0.5, beta_iterations=10, epsilon=1e-9)
+    observe(replayer, 0, 3)
+    set_priorities(replayer, [0, 1], [1.0, 3.0])
+    for clock, beta in [(0, 0.5), (5, 0.75), (10, 1.0), (99, 1.0)]:
+        drawn = sample(replayer, 8, clock)
+        frequent = drawn.weights.numpy()[drawn.step.numpy() == 1]
+        np.testing.assert_allclose(frequent, (1 / 3) ** beta, rtol=1e-5)
+
+
+def test_new_sequences_have_the_highest_priority_so_far() -> None:
+    replayer = make(20, alpha=1.0, epsilon=1e-9)
+    observe(replayer, 0, 3)
+    tree = replayer.priorities.tree
+    replayer.view(2)
+    np.testing.assert_allclose(tree.get(tf.range(4, dtype=tf.int64)), [1, 1, 0, 0])
+    set_priorities(replayer, [0, 1], [5.0, 0.5])
+    observe(replayer, 3, 2)
+    replayer.view(2)
+    np.testing.assert_allclose(tree.get(tf.range(6, dtype=tf.int64)), [5, 0.5, 5, 5, 0, 0], rtol=1e-6)
+    assert float(tree.total()) == pytest.approx(15.5)
+
+
+def test_priorities_of_what_is_overwritten_are_not_written() -> None:
+    replayer = make(4, alpha=1.0, epsilon=1e-9)
+    observe(replayer, 0, 4)
+    drawn = sample(replayer, 3)
+    assert sorted(drawn.step.numpy()) == [0, 1, 2]
+    observe(replayer, 4, 2)
+    replayer.view(2)
+    replayer.update_priorities(drawn.stream.numpy(), drawn.step.numpy(), np.array([7.0, 8.0, 9.0], np.float32))
+    of_step_2 = 7.0 + int(np.flatnonzero(drawn.step.numpy() == 2)[0])
+    # Rows 0 and 1 hold steps 4 and 5, row 2 step 2, row 3 step 3; step 5 begins nothing yet.
+    np.testing.assert_allclose(
+        replayer.priorities.tree.get(tf.range(4, dtype=tf.int64)), [1, 0, of_step_2, 1], rtol=1e-6
+    )
+
+
+def test_what_is_cleared_is_never_drawn() -> None:
+    replayer = make(8, 2)
+    observe(replayer, 0, 6)
+    replayer.view(2)
+    replayer.clear()
+    observe(replayer, 6, 3)
+    assert set(sample(replayer, 50).step.numpy()) == {6, 7}
+
+
+def test_another_length_is_refused() -> None:
+    replayer = make(8)
+    observe(replayer, 0, 6)
+    replayer.view(2)
+    with pytest.raises(ValueError, match="of sequences of 2 steps and cannot be used for 3"):
+        replayer.view(3)
+
+
+def test_a_loss_without_priorities_is_refused() -> None:
+    replayer = make(8)
+    observe(replayer, 0, 6)
+    with pytest.raises(ValueError, match=r"needs LossInfo\.priority"):
+        replayer.learned(sample(replayer, 2), ())
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"beta": 1.5}, {"beta_iterations": -1}, {"epsilon": 0.0}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="PrioritizedReplay needs"):
+        make(8, **wrong)

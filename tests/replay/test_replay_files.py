@@ -1,0 +1,116 @@
+"""Replay memories on disk: all comes back, whatever cannot is said, and nothing is pickled."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+
+from alf.replay.prioritized_replay import PrioritizedReplay
+from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
+from alf.replay.uniform_replay import UniformReplay
+from tests.replay.streams import SPEC, segments
+from tests.replay.test_uniform_replay import draws
+
+KINDS = pytest.mark.parametrize("cls", [UniformReplay, PrioritizedReplay])
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+def make(cls: Any, capacity: int = 10, streams: int = 2) -> Any:
+    gin.bind_parameter("ReplayBuffer.max_length", capacity)
+    return cls(SPEC, streams)
+
+
+def filled(cls: Any) -> Any:
+    """Two streams of different length, one of them with a gap."""
+    replayer = make(cls)
+    for streams, first in [([0, 1], [0, 0]), ([1], [4]), ([0], [9]), ([1], [8])]:
+        replayer.observe(segments(np.array([streams]), np.array([first]), 4))
+    replayer.view(2)
+    if cls is PrioritizedReplay:
+        replayer.update_priorities(np.array([0, 1]), np.array([1, 9]), np.array([3.0, 0.2], np.float32))
+        # Not in the tree yet when it is saved.
+        replayer.observe(segments(np.array([[0]]), np.array([[13]]), 1))
+    return replayer
+
+
+@KINDS
+@pytest.mark.parametrize("part_bytes", [1, 200, 10**9])
+def test_what_is_saved_comes_back(cls: Any, part_bytes: int, tmp_path: pathlib.Path) -> None:
+    original, copy = filled(cls), make(cls)
+    size = save_replay(original, str(tmp_path), part_bytes)
+    assert size == original.total_steps * original.buffer.step_bytes
+    assert load_replay(copy, str(tmp_path)) == original.total_steps == copy.total_steps
+    assert draws(copy, 50, 2) == draws(original, 50, 2)
+    # Both go on alike, in new runs.
+    original.end_streams()
+    for replayer in (original, copy):
+        replayer.observe(segments(np.array([[0, 1]]), np.array([[14, 12]]), 3))
+    assert draws(copy, 50, 2, seed=1) == draws(original, 50, 2, seed=1)
+
+
+@KINDS
+def test_parts_are_small_and_nothing_is_pickled(cls: Any, tmp_path: pathlib.Path) -> None:
+    replayer = filled(cls)
+    save_replay(replayer, str(tmp_path), 4 * replayer.buffer.step_bytes)
+    parts = sorted(tmp_path.glob("part-*.npz"))
+    assert len(parts) == -(-replayer.total_steps // 4)
+    for path in tmp_path.glob("*.npz"):
+        with np.load(path, allow_pickle=False) as archive:
+            assert all(archive[name].dtype != object for name in archive.files)
+
+
+@KINDS
+def test_a_smaller_memory_takes_the_newest(cls: Any, tmp_path: pathlib.Path) -> None:
+    original, small = filled(cls), make(cls, 3)
+    save_replay(original, str(tmp_path))
+    assert load_replay(small, str(tmp_path)) == 6
+    last = 12 if cls is UniformReplay else 13
+    expected = {(0, last - 2), (0, last - 1), (1, 9), (1, 10)}
+    assert {(s[0].stream, s[0].number) for s in draws(small, 300, 2)} == expected
+
+
+def test_what_does_not_fit_is_said_and_leaves_it_empty(tmp_path: pathlib.Path) -> None:
+    save_replay(filled(UniformReplay), str(tmp_path))
+    for other, message in [
+        (make(UniformReplay, streams=3), "num_environments 2, and this run has 3"),
+        (make(PrioritizedReplay), "of replayer UniformReplay"),
+    ]:
+        with pytest.raises(ReplayFilesError, match=message):
+            load_replay(other, str(tmp_path))
+        assert other.total_steps == 0
+
+
+@pytest.mark.parametrize("damage", ["bits", "cut", "gone", "facts"])
+def test_damage_is_found(damage: str, tmp_path: pathlib.Path) -> None:
+    replayer = filled(UniformReplay)
+    save_replay(replayer, str(tmp_path), 4 * replayer.buffer.step_bytes)
+    path = tmp_path / "part-00001.npz"
+    if damage == "gone":
+        path.unlink()
+    elif damage == "facts":
+        (tmp_path / "replay.json").write_text(json.dumps({"format": 1}))
+    else:
+        data = bytearray(path.read_bytes())
+        with zipfile.ZipFile(path) as archive:
+            first = archive.infolist()[0]
+        # The last byte of the first array.
+        at = first.header_offset + 30 + len(first.filename) + 20 + first.file_size - 1
+        data[at] ^= 1
+        path.write_bytes(data if damage == "bits" else data[: len(data) // 2])
+    copy = make(UniformReplay)
+    with pytest.raises(ReplayFilesError, match="cannot be read"):
+        load_replay(copy, str(tmp_path))
+    assert copy.total_steps == 0

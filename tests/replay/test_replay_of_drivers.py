@@ -1,0 +1,123 @@
+"""What drivers put into a replay memory, held against everything that they delivered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from tests.drivers.counting import LENGTHS, CountingAlgorithm, make_envs
+
+CAPACITY = 11
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    gin.clear_config()
+    gin.bind_parameter("ReplayBuffer.max_length", CAPACITY)
+    yield
+    gin.clear_config()
+
+
+def _place(observation: Any) -> tuple[int, int]:
+    """The stream, and how many steps it has made, from what a counting environment shows."""
+    stream, episode, step = (int(x) for x in observation)
+    return stream, sum(LENGTHS[(stream + e) % len(LENGTHS)] + 1 for e in range(episode)) + step
+
+
+def _step(exp: Any, at: tuple[int, ...]) -> tuple[Any, ...]:
+    """All fields of one step, as plain values."""
+    flat = tf.nest.flatten(exp._replace(bootstrap=()))
+    return (_place(exp.observation[at]), *(np.asarray(x)[at].tobytes() for x in flat))
+
+
+def _delivered(algorithm: CountingAlgorithm) -> dict[int, list[tuple[Any, ...]]]:
+    """The steps of each stream in the order in which they were delivered."""
+    streams: dict[int, list[tuple[Any, ...]]] = {}
+    for batch in algorithm.batches:
+        exp = tf.nest.map_structure(np.asarray, batch)
+        queue, time, size = exp.step_type.shape
+        for q in range(queue):
+            for b in range(size):
+                for t in range(time):
+                    streams.setdefault(int(exp.env_id[q, t, b]), []).append(_step(exp, (q, t, b)))
+    return streams
+
+
+def _check(algorithm: CountingAlgorithm, length: int) -> int:
+    """Draws many sequences and finds each in what was delivered last; returns how many gaps are in there."""
+    kept = {stream: steps[-CAPACITY:] for stream, steps in _delivered(algorithm).items()}
+    windows, gaps = set(), 0
+    for steps in kept.values():
+        gaps += sum(b[0][1] != a[0][1] + 1 for a, b in itertools.pairwise(steps))
+        for i in range(len(steps) - length + 1):
+            window = steps[i : i + length]
+            if [s[0][1] for s in window] == list(range(window[0][0][1], window[0][0][1] + length)):
+                windows.add(tuple(window))
+    replayer: Any = algorithm.exp_replayer
+    assert replayer.num_sequences(length) == len(windows)
+    sampled = tf.nest.map_structure(
+        np.asarray, replayer.sample(replayer.view(length), 600, length, tf.constant([1, 2])).experience
+    )
+    drawn = {tuple(_step(sampled, (i, t)) for t in range(length)) for i in range(600)}
+    assert drawn <= windows
+    assert len(drawn) > 0.9 * len(windows), "with so many draws nearly every sequence comes"
+    return gaps
+
+
+@pytest.mark.parametrize("name", ["uniform", "prioritized"])
+@pytest.mark.parametrize(("batch", "time", "length"), [(1, 1, 2), (3, 4, 3), (2, 15, 5)])
+def test_sync_driver(name: str, batch: int, time: int, length: int) -> None:
+    (env,) = make_envs(1, batch)
+    algorithm = CountingAlgorithm(env)
+    driver = SyncOffPolicyDriver(env, algorithm, time, name, random_seed=1)
+    for _ in range(-(-30 // time)):
+        driver.run()
+    assert _check(algorithm, length) == 0
+    driver.stop()
+
+
+@pytest.mark.parametrize("name", ["uniform", "prioritized"])
+@pytest.mark.parametrize("lag", [None, 0])
+def test_async_driver_with_segments_in_any_order_and_some_dropped(name: str, lag: int | None) -> None:
+    envs = make_envs(3, 2)
+    algorithm = CountingAlgorithm(envs[0])
+    driver = AsyncOffPolicyDriver(
+        envs, algorithm, 0, 3, 2, exp_replayer=name, max_policy_lag=lag, random_seed=1, stepping="graph"
+    )
+    driver.start()
+    gaps = 0
+    try:
+        for i in range(14):
+            driver.run_async()
+            if i % 3 == 2:
+                algorithm._iterations.assign_add(1)
+                for hook in algorithm._volatile.hooks:
+                    hook()
+            if i > 3:
+                gaps += _check(algorithm, 2)
+    finally:
+        driver.stop()
+    assert (gaps > 0) == (lag == 0), "the lag makes gaps, which no sequence crosses"
+
+
+def test_a_new_driver_goes_on_with_the_memory_and_joins_nothing() -> None:
+    (env,) = make_envs(1, 2)
+    algorithm = CountingAlgorithm(env)
+    driver = SyncOffPolicyDriver(env, algorithm, 4, "uniform", random_seed=1)
+    driver.run()
+    driver.stop()
+    replayer: Any = algorithm.exp_replayer
+    other = SyncOffPolicyDriver(make_envs(1, 2)[0], algorithm, 4, "uniform", random_seed=1)
+    other.run()
+    assert algorithm.exp_replayer is replayer
+    assert replayer.total_steps == 16
+    assert replayer.num_sequences(2) == 12
+    other.stop()

@@ -1,0 +1,192 @@
+"""Uniform replay against a ring of plain lists."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from alf.replay.prioritized_replay import PrioritizedReplay
+from alf.replay.uniform_replay import UniformReplay
+from alf.utils import rng
+from tests.replay.streams import SPEC, At, Ring, segments, single_steps, where
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+def make(capacity: int, streams: int = 2, cls: Any = UniformReplay, **kwargs: Any) -> Any:
+    gin.bind_parameter("ReplayBuffer.max_length", capacity)
+    return cls(SPEC, streams, **kwargs)
+
+
+def draws(replayer: Any, count: int, length: int, seed: int = 0) -> list[tuple[At, ...]]:
+    view = replayer.view(length)
+    sample = replayer.sample(view, count, length, tf.constant([seed, 1]))
+    found = where(sample.experience)
+    assert found.shape == (count, length, 2)
+    return [tuple(At(*step) for step in sequence) for sequence in found.tolist()]
+
+
+@st.composite
+def histories(draw: Any) -> Any:
+    """What a driver may deliver: threads of B streams in any order, segments lost on the way."""
+    threads, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    time, queue = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    batches = draw(st.lists(st.lists(st.integers(0, threads - 1), min_size=queue, max_size=queue), max_size=6))
+    lost = draw(st.lists(st.booleans(), min_size=40, max_size=40))
+    return threads, batch, time, batches, lost
+
+
+@pytest.fixture
+def _eagerly() -> Iterator[None]:
+    """Without tracing, which takes longer than all else; what is traced is tested on its own."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.usefixtures("_eagerly")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(histories(), st.integers(1, 12), st.integers(1, 5), st.sampled_from([UniformReplay, PrioritizedReplay]))
+def test_holds_and_draws_what_the_ring_does(history: Any, capacity: int, length: int, cls: Any) -> None:
+    threads, batch, time, batches, lost = history
+    replayer, ring = make(capacity, threads * batch, cls), Ring(threads * batch, capacity)
+    made, losses = [0] * threads, iter(lost)
+    for threads_of_batch in batches:
+        streams, first = [], []
+        for thread in threads_of_batch:
+            # A segment that is lost leaves a gap; the one after it is delivered.
+            made[thread] += time * next(losses)
+            streams.append(thread * batch + np.arange(batch))
+            first.append(np.full(batch, made[thread]))
+            made[thread] += time
+        replayer.observe(segments(np.stack(streams), np.stack(first), time))
+        ring.add(np.stack(streams), np.stack(first), time)
+        expected = ring.sequences(length)
+        assert replayer.num_sequences(length) == len(expected)
+        if expected:
+            assert set(draws(replayer, 40, length)) <= set(expected)
+
+
+def test_every_sequence_is_drawn_equally_often() -> None:
+    """Chi-square over all sequences, two streams of different length and a gap: the 1e-4 quantile is not passed."""
+    replayer, ring = make(12), Ring(2, 12)
+    for streams, first, time in [([0, 1], [0, 0], 4), ([1], [4], 4), ([0], [9], 4), ([1], [8], 4), ([1], [12], 4)]:
+        args = (np.array([streams]), np.array([first]), time)
+        replayer.observe(segments(*args))
+        ring.add(*args)
+    expected = ring.sequences(3)
+    assert len({s[0].stream for s in expected}) == 2
+    counts = collections.Counter(draws(replayer, 20_000, 3))
+    assert set(counts) == set(expected)
+    mean = 20_000 / len(expected)
+    chi_square = sum((counts[s] - mean) ** 2 / mean for s in expected)
+    degrees = len(expected) - 1
+    assert chi_square < degrees + 4.5 * np.sqrt(2 * degrees)
+
+
+def test_balanced_draws_every_stream_equally_often() -> None:
+    replayer = make(100, balanced=True)
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 3))
+    replayer.observe(segments(np.array([[1]]), np.array([[3]]), 60))
+    counts = collections.Counter(sequence[0].stream for sequence in draws(replayer, 10_000, 2))
+    assert abs(counts[0] - 5000) < 4 * np.sqrt(10_000 / 4)
+    within = collections.Counter(s[0].number for s in draws(replayer, 10_000, 2) if s[0].stream == 1)
+    assert len(within) == 62
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    replayer = make(50)
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 40))
+    assert draws(replayer, 16, 2, seed=3) == draws(replayer, 16, 2, seed=3) != draws(replayer, 16, 2, seed=4)
+    with rng.scope(tf.constant([1, 2])):
+        one = where(replayer.replay(8, 3))
+    with rng.scope(tf.constant([1, 2])):
+        np.testing.assert_array_equal(one, where(replayer.replay(8, 3)))
+
+
+def test_single_steps_make_runs_where_step_types_allow() -> None:
+    replayer, streams = make(20), np.array([0, 1])
+    for number in [0, 1, 2, 3, 4, 5, 6]:
+        replayer.observe(single_steps(streams, np.full(2, number)))
+    # MID of an episode that ended meanwhile, then FIRST without a LAST before it.
+    replayer.observe(single_steps(streams, np.full(2, 10)))
+    found = {tuple(s.number for s in sequence) for sequence in draws(replayer, 200, 2)}
+    assert found == {(i, i + 1) for i in range(6)}
+
+
+def test_new_environments_begin_new_runs() -> None:
+    replayer = make(20, 1)
+    replayer.observe(segments(np.array([[0]]), np.array([[0]]), 3))
+    replayer.end_streams()
+    replayer.observe(segments(np.array([[0]]), np.array([[3]]), 3))
+    assert replayer.num_sequences(2) == 4, "what would fit is not joined once the streams were ended"
+
+
+def test_clear_forgets_and_goes_on() -> None:
+    replayer = make(10)
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 4))
+    replayer.clear()
+    assert (replayer.num_sequences(1), replayer.total_steps) == (0, 0)
+    with pytest.raises(ValueError, match="nothing to replay"):
+        replayer.replay_all()
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[4, 4]]), 4))
+    assert {s[0].number for s in draws(replayer, 100, 2)} == {4, 5, 6}
+
+
+def test_all_of_it_in_order_with_its_bootstrap() -> None:
+    replayer = make(6, 3)
+    for first in (0, 4):
+        replayer.observe(segments(np.array([[2, 0, 1]]), np.array([[first] * 3]), 4))
+    exp = replayer.replay_all()
+    assert where(exp).tolist() == [[[s, n] for n in range(2, 8)] for s in range(3)]
+    np.testing.assert_array_equal(exp.bootstrap.time_step.observation, [[s, 8] for s in range(3)])
+    np.testing.assert_array_equal(exp.bootstrap.state, [[4.0]] * 3)
+    replayer.observe(segments(np.array([[0]]), np.array([[12]]), 4))
+    with pytest.raises(ValueError, match="unbroken streams of equal length"):
+        replayer.replay_all()
+
+
+@pytest.mark.parametrize("cls", [UniformReplay, PrioritizedReplay])
+def test_too_little_is_said_and_never_an_error_of_the_generator(cls: Any) -> None:
+    replayer = make(10, 2, cls)
+    with pytest.raises(ValueError, match="holds 0 sequences of 2 steps, fewer than mini_batch_size=4: collect more"):
+        replayer.replay(4, 2)
+    with pytest.raises(ValueError, match="at most 18: raise max_length"):
+        replayer.replay(19, 2)
+    with pytest.raises(ValueError, match="at most 0"):
+        replayer.replay(1, 11)
+
+
+def test_wrong_ids_are_refused() -> None:
+    replayer = make(10)
+    with pytest.raises(ValueError, match=r"env_id 0 \.\. 2 does not fit a replayer of 2"):
+        replayer.observe(segments(np.array([[0, 2]]), np.array([[0, 0]]), 1))
+    with pytest.raises(ValueError, match="another stream"):
+        replayer.observe(segments(np.array([[1, 1]]), np.array([[0, 0]]), 1))
+
+
+def test_nothing_is_retraced_while_it_fills_and_gaps_come() -> None:
+    replayer = make(10)
+
+    @tf.function(autograph=False, input_signature=[replayer.view_spec])
+    def sample(view: Any) -> Any:
+        return replayer.sample(view, 4, 2, tf.constant([1, 2])).experience
+
+    for i in range(5):
+        replayer.observe(segments(np.array([[0, 1]]), np.array([[i * 5, i * 3]]), 3))
+        where(sample(replayer.view(2)))
+    assert sample.experimental_get_tracing_count() == 1
+    assert len(replayer.buffer._writers) == 1
