@@ -69,7 +69,9 @@ class _Functions:
         """The leaves of the recurrent state, of acting and of what else is asked for, by name."""
         algorithm = self._algorithm
         leaves: dict[str, Leaf] = {}
-        for spec in (algorithm.predict_state_spec, algorithm.train_state_spec):
+        # What only `rollout` remembers, such as noise, is no part of a model that has no function of it.
+        recorded = any(nest_utils.find_field(algorithm.rollout_info_spec, f) for f in ("action_distribution", "value"))
+        for spec in (algorithm.predict_state_spec, *([algorithm.train_state_spec] if recorded else [])):
             for leaf in leaves_of("state", spec):
                 same = leaves.setdefault(leaf.name, leaf)
                 if (same.shape, same.dtype) != (leaf.shape, leaf.dtype):

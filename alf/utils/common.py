@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from alf.data_structures import Nest, StepType
+from alf.utils.target_updater import get_target_updater as get_target_updater
 
 _global_env = threading.local()
 

@@ -21,8 +21,9 @@ def test_cart_pole_is_solved(tmp_path: pathlib.Path, name: str, seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
-def test_on_policy_actor_critic_solves_cart_pole(tmp_path: pathlib.Path, seed: int) -> None:
-    outcome = runs.train(tmp_path, ["ac_cart_pole"], seed, 475.0)
+@pytest.mark.parametrize("name", ["ac_cart_pole", "off_policy_ac_cart_pole", "trac_cart_pole"])
+def test_actor_critics_solve_cart_pole(tmp_path: pathlib.Path, name: str, seed: int) -> None:
+    outcome = runs.train(tmp_path, [name], seed, 475.0)
     assert outcome.best >= 475.0, outcome
 
 
@@ -48,6 +49,8 @@ def test_every_example_states_the_return_that_is_tested_here() -> None:
         "async_vtrace_cart_pole": 475,
         "ppo_cart_pole": 475,
         "ac_cart_pole": 475,
+        "off_policy_ac_cart_pole": 475,
+        "trac_cart_pole": 475,
         "async_ppo_pendulum": -250,
         "async_ppo_rnn_memory": 3.9,
     }

@@ -1,0 +1,97 @@
+"""Categorical (distributional) deep Q-learning, C51."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.algorithms.critic_algorithm import flat, with_last, without_last
+from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.one_step_loss import Lookahead, look_ahead, per_sequence, row_weights
+from alf.data_structures import LossInfo, Nest, TrainingInfo
+
+
+@gin.configurable(module="alf")
+class CategoricalDqnAlgorithm(DqnAlgorithm):
+    """Learns the distribution of the return over fixed atoms; Bellemare et al. 2017, https://arxiv.org/abs/1707.06887."""
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        categorical_q_network: Any,
+        min_q_value: float = -10.0,
+        max_q_value: float = 10.0,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        name: str = "CategoricalDqnAlgorithm",
+        **kwargs: Any,
+    ) -> None:
+        """Creates the algorithm; arguments not named here as in `DqnAlgorithm`.
+
+        Args:
+          observation_spec: nest of specs of one observation.
+          action_spec: integer spec of one action, shape [] or [1], from 0 on.
+          categorical_q_network: a network from observations to logits [B, number of actions, number of atoms], such as
+            TF-Agents' CategoricalQNetwork, or a function that makes it.
+          min_q_value: the return that the first atom stands for.
+          max_q_value: that of the last atom; returns beyond the two count as these.
+          gamma: multiplies the environment's discount.
+          n_step: steps that a target looks ahead; sequences need n_step + 1 rows.
+
+        Raises:
+          ValueError: the atoms are not in order, n_step is below 1, or as `DqnAlgorithm`.
+        """
+        if not min_q_value < max_q_value or n_step < 1:
+            raise ValueError(
+                f"{name} needs min_q_value < max_q_value and n_step >= 1; got {min_q_value}, {max_q_value} and {n_step}."
+            )
+        super().__init__(observation_spec, action_spec, categorical_q_network, name=name, **kwargs)
+        self._min, self._max, self._gamma, self._n_step = min_q_value, max_q_value, gamma, n_step
+
+    def _atoms(self, logits: tf.Tensor) -> tf.Tensor:
+        return tf.linspace(self._min, self._max, logits.shape[-1])
+
+    def values_of(self, output: tf.Tensor) -> tf.Tensor:
+        """The mean returns of all actions, of logits [..., number of actions, number of atoms]."""
+        return tf.linalg.matvec(tf.nn.softmax(output), self._atoms(output))
+
+    def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
+        """The cross-entropy of the projected target and the predicted distribution, [T, B]."""
+        like = training_info.step_type
+        weights = row_weights(like, self._n_step)
+        taken = tf.reshape(without_last(training_info.action), [-1])
+        logits = tf.gather(flat(without_last(training_info.info.output)), taken, batch_dims=1)
+        output, best = self._target(training_info)
+        following = tf.nn.softmax(tf.gather(output, best, batch_dims=1))
+        ahead = tf.nest.map_structure(lambda x: x[:-1], look_ahead(training_info, self._gamma, self._n_step))
+        target = tf.stop_gradient(
+            self._project(ahead, tf.reshape(following, [like.shape[0] - 1, -1, logits.shape[-1]]))
+        )
+        entropy = tf.nn.softmax_cross_entropy_with_logits(flat(target), logits)
+        errors = with_last(entropy, like)
+        mean = tf.reduce_sum(errors * weights) / tf.maximum(tf.reduce_sum(weights), 1.0)
+        loss = LossInfo(errors * weights, extra={"td_loss": mean}, priority=per_sequence(errors, weights))
+        return self._with_control(loss)
+
+    def _project(self, ahead: Lookahead, following: tf.Tensor) -> tf.Tensor:
+        """The distribution of reward + discount * return on the atoms.
+
+        Args:
+          ahead: of all rows but the last, [T - 1, B]; its rows count from the first of T.
+          following: distributions [T - 1, B, atoms] at all rows but the first.
+
+        Returns:
+          float32 [T - 1, B, atoms]: each atom's probability goes, shifted and shrunk, to its two neighbours.
+        """
+        # Row t of T is row t - 1 of those that follow. A row is never its own successor, so t is at least 1.
+        rows = tf.transpose(ahead.row - 1)
+        p = tf.transpose(tf.gather(tf.transpose(following, [1, 0, 2]), rows, batch_dims=1), [1, 0, 2])
+        atoms = self._atoms(following)
+        gap = (self._max - self._min) / (following.shape[-1] - 1)
+        reached = ahead.reward[..., tf.newaxis] + ahead.discount[..., tf.newaxis] * atoms
+        reached = tf.clip_by_value(reached, self._min, self._max)
+        share = tf.maximum(1.0 - tf.abs(reached[..., tf.newaxis, :] - atoms[:, tf.newaxis]) / gap, 0.0)
+        return tf.linalg.matvec(share, p)

@@ -1,0 +1,227 @@
+"""How algorithms explore when they act to collect: over values of actions, and around chosen actions.
+
+What an exploration needs to remember from step to step, such as correlated noise, is part of the policy state, so that
+every row of every environment has its own. Its strength follows a schedule whose clock is a checkpointed variable; it is
+published to the actors with the weights and stands still while nothing is collected or learned, as in evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from alf.data_structures import Nest
+from alf.utils import rng
+from alf.utils.common import broadcast_mask
+from alf.utils.target_updater import UNITS
+
+
+@gin.configurable(module="alf")
+class LinearSchedule(tf.Module):
+    """A number that goes in a straight line from one value to another, and stays there."""
+
+    def __init__(
+        self,
+        initial_value: float,
+        final_value: float,
+        decay_steps: int,
+        unit: str = "env_steps",
+        name: str = "schedule",
+    ) -> None:
+        """Creates the schedule.
+
+        Args:
+          initial_value: at step 0.
+          final_value: from step `decay_steps` on.
+          decay_steps: at least 1.
+          unit: what a step is, "env_steps" or "updates".
+          name: name of the module.
+
+        Raises:
+          ValueError: decay_steps or the unit is another.
+        """
+        super().__init__(name=name)
+        if decay_steps < 1 or unit not in UNITS:
+            raise ValueError(
+                f"A schedule needs decay_steps >= 1 and one of the units {UNITS}, got {decay_steps} and {unit!r}."
+            )
+        self._initial = initial_value
+        self._final = final_value
+        self._decay_steps = decay_steps
+        self._unit = unit
+        self._clock = tf.Variable(0, dtype=tf.int64, trainable=False, name="clock")
+
+    def __call__(self) -> tf.Tensor:
+        """float32 []: the number now."""
+        share = tf.minimum(tf.cast(tf.convert_to_tensor(self._clock), tf.float32) / self._decay_steps, 1.0)
+        return self._initial + (self._final - self._initial) * share
+
+    def advance(self, unit: str, steps: int) -> None:
+        """Lets the clock go on, if it counts `unit`."""
+        if unit == self._unit:
+            self._clock.assign_add(steps)
+
+
+Strength = float | LinearSchedule
+
+
+class Exploration(tf.Module):
+    """What explorations share: a strength, a number or a schedule."""
+
+    control = "strength"
+
+    def __init__(self, strength: Strength, name: str) -> None:
+        super().__init__(name=name)
+        self._strength = strength
+
+    def strength(self) -> tf.Tensor | float:
+        """How much is explored now; reported under the name `control`."""
+        return self._strength() if isinstance(self._strength, LinearSchedule) else self._strength
+
+    def advance(self, unit: str, steps: int) -> None:
+        """Tells the schedule that `steps` of `unit` have passed."""
+        if isinstance(self._strength, LinearSchedule):
+            self._strength.advance(unit, steps)
+
+    def state_spec(self, action_spec: Any) -> Nest:
+        """Specs of what it remembers of each row of an environment."""
+        return ()
+
+
+class ValueExploration(Exploration):
+    """Chooses among actions by their values."""
+
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+        """The number of the action of each row, int32 [B], for values float32 [B, number of actions]."""
+        raise NotImplementedError(f"{type(self).__name__} defines no choice.")
+
+
+class ActionExploration(Exploration):
+    """Changes actions."""
+
+    def __call__(self, action: tf.Tensor, state: Nest, action_spec: Any) -> tuple[tf.Tensor, Nest]:
+        """The action [B, ...] to be played instead, within its spec, and the state after it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no change.")
+
+
+@gin.configurable(module="alf")
+class EpsilonGreedy(ValueExploration):
+    """The best action, and with probability epsilon one drawn from all, each row by its own coin."""
+
+    control = "epsilon"
+
+    def __init__(self, epsilon: Strength = 0.1, name: str = "EpsilonGreedy") -> None:
+        """Creates the exploration; `epsilon` is a probability, or a schedule of one."""
+        super().__init__(epsilon, name)
+
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+        return epsilon_greedy(values, self.strength())
+
+
+def epsilon_greedy(values: tf.Tensor, epsilon: tf.Tensor | float) -> tf.Tensor:
+    """The best of each row of values [B, number of actions], int32 [B]; with probability epsilon, a row, any."""
+    best = tf.argmax(values, -1, output_type=tf.int32)
+    if isinstance(epsilon, (int, float)) and epsilon <= 0.0:
+        return best
+    rows = tf.shape(best)
+    explores = tf.random.stateless_uniform(rows, rng.next_seed()) < epsilon
+    drawn = tf.random.stateless_uniform(rows, rng.next_seed(), maxval=values.shape[-1], dtype=tf.int32)
+    return tf.where(explores, drawn, best)
+
+
+@gin.configurable(module="alf")
+class Boltzmann(ValueExploration):
+    """Draws an action with probability proportional to exp(value / temperature)."""
+
+    control = "temperature"
+
+    def __init__(self, temperature: Strength = 1.0, name: str = "Boltzmann") -> None:
+        """Creates the exploration; `temperature` is above 0, or a schedule that stays above it."""
+        super().__init__(temperature, name)
+
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+        logits = values / self.strength()
+        drawn = tf.random.stateless_categorical(logits, 1, rng.next_seed(), dtype=tf.int32)
+        return tf.squeeze(drawn, -1)
+
+
+@gin.configurable(module="alf")
+class GaussianNoise(ActionExploration):
+    """Adds independent normal noise, in units of half the range of each action component."""
+
+    control = "noise_stddev"
+
+    def __init__(self, stddev: Strength = 0.1, name: str = "GaussianNoise") -> None:
+        """Creates the exploration; `stddev` is a number or a schedule."""
+        super().__init__(stddev, name)
+
+    def __call__(self, action: tf.Tensor, state: Nest, action_spec: Any) -> tuple[tf.Tensor, Nest]:
+        noise = tf.random.stateless_normal(tf.shape(action), rng.next_seed()) * self.strength()
+        return clip_to_spec(action + noise * half_range(action_spec), action_spec), state
+
+
+@gin.configurable(module="alf")
+class OUNoise(ActionExploration):
+    """Adds an Ornstein-Uhlenbeck process, x' = (1 - damping) x + N(0, stddev), of its own for every row (Lillicrap 2015).
+
+    It is in the units of the action, and starts at 0 in every episode.
+    """
+
+    control = "ou_stddev"
+
+    def __init__(self, stddev: Strength = 0.2, damping: float = 0.15, name: str = "OUNoise") -> None:
+        """Creates the exploration.
+
+        Args:
+          stddev: of what is added in a step; a number or a schedule.
+          damping: the share of the noise that is gone after a step.
+          name: name of the module.
+        """
+        super().__init__(stddev, name)
+        self._damping = damping
+
+    def state_spec(self, action_spec: Any) -> Nest:
+        """The noise of a row, as an action."""
+        return tf.TensorSpec(action_spec.shape, action_spec.dtype)
+
+    def __call__(self, action: tf.Tensor, state: Nest, action_spec: Any) -> tuple[tf.Tensor, Nest]:
+        drawn = tf.random.stateless_normal(tf.shape(action), rng.next_seed()) * self.strength()
+        state = (1.0 - self._damping) * state + drawn
+        return clip_to_spec(action + state, action_spec), state
+
+
+def half_range(spec: Any) -> np.ndarray:
+    """Half of what lies between the bounds of a spec, float32, of its shape or broadcast to it."""
+    return (0.5 * (np.asarray(spec.maximum, np.float64) - np.asarray(spec.minimum, np.float64))).astype(np.float32)
+
+
+def clip_to_spec(action: tf.Tensor, spec: Any) -> tf.Tensor:
+    """`action` [..., action shape] within the bounds of its spec."""
+    return tf.clip_by_value(action, tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype))
+
+
+def select(mask: tf.Tensor, chosen: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Rows of `chosen` [B, ...] where `mask` [B] holds, else of `other`."""
+    return tf.where(broadcast_mask(mask, chosen), chosen, other)
+
+
+def exploration_for(action_spec: Any, explorations: Exploration | Mapping[str, Exploration]) -> Exploration:
+    """The exploration of an action space.
+
+    Args:
+      action_spec: spec of one action.
+      explorations: one, or a mapping from the kind of action, "discrete" or "continuous", to one.
+
+    Raises:
+      ValueError: the mapping has none for this kind.
+    """
+    if isinstance(explorations, Exploration):
+        return explorations
+    kind = "discrete" if action_spec.dtype.is_integer else "continuous"
+    if kind not in explorations:
+        raise ValueError(f"There is no exploration for {kind} actions, only for {sorted(explorations)}: add {kind!r}.")
+    return explorations[kind]

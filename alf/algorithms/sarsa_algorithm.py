@@ -1,0 +1,85 @@
+"""SARSA with a deterministic actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.data_structures import Experience, Nest, TrainingInfo, namedtuple
+
+SarsaInfo = namedtuple("SarsaInfo", ["next_action"], default_value=())
+
+
+@gin.configurable(module="alf")
+class SarsaAlgorithm(DdpgAlgorithm):
+    """Learns the value of what is done, not of what would be best (Rummery and Niranjan 1994); the actor climbs it.
+
+    Its targets suppose the action that was really taken next, where it is recorded in the same segment, and the actor's
+    behind the last step of one; so it is to be trained on fresh segments (the replayer "one_time").
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        actor_network: Any,
+        critic_network: Any,
+        gamma: float = 0.99,
+        ou_stddev: float = 0.2,
+        ou_damping: float = 0.15,
+        actor_optimizer: Any = None,
+        critic_optimizer: Any = None,
+        target_update_tau: float = 0.05,
+        target_update_period: int = 10,
+        dqda_clipping: float | None = None,
+        gradient_clipping: float | None = None,
+        debug_summaries: bool = False,
+        name: str = "SarsaAlgorithm",
+        **kwargs: Any,
+    ) -> None:
+        """Creates the algorithm; arguments not named here as in `DdpgAlgorithm`.
+
+        Args:
+          observation_spec: nest of specs of one observation.
+          action_spec: bounded float spec of one action.
+          actor_network: a network whose output is an action within its bounds, or a function that makes it.
+          critic_network: one whose input is (observation, action) and whose output a value [B]; copied for the target.
+          gamma: multiplies the environment's discount.
+        """
+        super().__init__(
+            observation_spec,
+            action_spec,
+            actor_network,
+            critic_network,
+            ou_stddev=ou_stddev,
+            ou_damping=ou_damping,
+            critic_loss=OneStepTDLoss(gamma, debug_summaries=debug_summaries),
+            target_update_tau=target_update_tau,
+            target_update_period=target_update_period,
+            dqda_clipping=dqda_clipping,
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+            gradient_clipping=gradient_clipping,
+            debug_summaries=debug_summaries,
+            name=name,
+            **kwargs,
+        )
+
+    def preprocess_experience(self, experience: Experience) -> Experience:
+        """Notes for each row the action of the row that follows."""
+        final = self._action(experience.bootstrap.time_step)
+        following = tf.concat([experience.action[:, 1:], final[:, tf.newaxis]], 1)
+        return experience._replace(rollout_info=SarsaInfo(next_action=tf.stop_gradient(following)))
+
+    def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
+        """What `preprocess_experience` notes."""
+        return SarsaInfo(next_action=tf.TensorSpec(self._action_spec.shape, self._action_spec.dtype))
+
+    def next_action(self, training_info: TrainingInfo, following: Nest) -> tf.Tensor:
+        """The action that was taken."""
+        noted = training_info.rollout_info.next_action[:-1]
+        return tf.reshape(noted, [-1, *self._action_spec.shape])

@@ -1,0 +1,112 @@
+"""Twin delayed deep deterministic policy gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf.algorithms.exploration import ActionExploration, GaussianNoise, clip_to_spec, half_range
+from alf.data_structures import Nest, TrainingInfo
+from alf.utils import rng
+
+
+@gin.configurable(module="alf")
+class Td3Algorithm(DdpgAlgorithm):
+    """DDPG with two critics, smoothed target actions and a delayed actor; Fujimoto et al. 2018, arXiv:1802.09477."""
+
+    num_critics = 2
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        actor_network: Any,
+        critic_network: Any,
+        critic_loss: Any = None,
+        target_update_tau: float = 0.005,
+        actor_update_period: int = 2,
+        target_policy_noise: float = 0.2,
+        target_policy_noise_clip: float = 0.5,
+        dqda_clipping: float | None = None,
+        actor_optimizer: Any = None,
+        critic_optimizer: Any = None,
+        gradient_clipping: float | None = None,
+        debug_summaries: bool = False,
+        name: str = "Td3Algorithm",
+        *,
+        exploration: ActionExploration | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the algorithm; arguments not named here as in `DdpgAlgorithm`.
+
+        Args:
+          observation_spec: nest of specs of one observation.
+          action_spec: bounded float spec of one action.
+          actor_network: a network whose output is an action within its bounds, or a function that makes it.
+          critic_network: one whose input is (observation, action) and whose output a value [B]; copied for the second
+            critic and the targets.
+          target_update_tau: share of the way that the target networks go each time.
+          actor_update_period: updates of the critics for each of the actor and the target networks.
+          target_policy_noise: standard deviation of the noise on target actions, in halves of the action's range.
+          target_policy_noise_clip: that noise is clipped to [-target_policy_noise_clip, target_policy_noise_clip].
+          actor_optimizer: trains the actor.
+          critic_optimizer: trains both critics; another object than `actor_optimizer`.
+          exploration: noise of acting, `GaussianNoise()` by default.
+
+        Raises:
+          ValueError: the optimisers are not two, the period is below 1, or as `DdpgAlgorithm`.
+        """
+        if actor_optimizer is None or critic_optimizer is None or actor_optimizer is critic_optimizer:
+            raise ValueError(
+                f"{name} updates the actor less often than the critics: give actor_optimizer and critic_optimizer, two objects."
+            )
+        super().__init__(
+            observation_spec,
+            action_spec,
+            actor_network,
+            critic_network,
+            critic_loss=critic_loss,
+            target_update_tau=target_update_tau,
+            target_update_period=actor_update_period,
+            dqda_clipping=dqda_clipping,
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+            gradient_clipping=gradient_clipping,
+            debug_summaries=debug_summaries,
+            name=name,
+            exploration=exploration or GaussianNoise(),
+            **kwargs,
+        )
+        self._delayed_optimizer = actor_optimizer
+        self._actor_update_period = actor_update_period
+        self._noise = target_policy_noise
+        self._noise_clip = target_policy_noise_clip
+        self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+
+    def next_action(self, training_info: TrainingInfo, following: Nest) -> tf.Tensor:
+        """The target actor's action with clipped noise, within its bounds."""
+        action = super().next_action(training_info, following)
+        noise = self._noise * tf.random.stateless_normal(tf.shape(action), rng.next_seed())
+        noise = tf.clip_by_value(noise, -self._noise_clip, self._noise_clip)
+        return clip_to_spec(action + noise * half_range(self._action_spec), self._action_spec)
+
+    def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
+        """Leaves the actor and its optimiser's moments alone but for every `actor_update_period`-th update."""
+        if optimizer is not self._delayed_optimizer:
+            super().apply_gradients(optimizer, grads_and_vars)
+            return
+
+        def apply() -> tf.Tensor:
+            optimizer.apply_gradients(grads_and_vars)
+            return tf.zeros([])
+
+        due = tf.equal((self._updates + 1) % self._actor_update_period, 0)
+        tf.cond(due, apply, lambda: tf.zeros([]))
+
+    def after_train(self, training_info: TrainingInfo) -> None:
+        """Moves the target networks when the actor has moved."""
+        self._updates.assign_add(1)
+        super().after_train(training_info)

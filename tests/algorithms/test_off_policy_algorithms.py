@@ -1,0 +1,258 @@
+"""The off-policy algorithms in the learner: who trains what, clocks, shells, resets of noise, names of gin files."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.networks import encoding_network, q_rnn_network
+
+from alf.algorithms.agent import Agent
+from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.exploration import OUNoise
+from alf.algorithms.exporting import exportable
+from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.td3_algorithm import Td3Algorithm
+from alf.data_structures import ActionTimeStep, StepType
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments import create_environment
+from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
+from alf.trainers.building import build_algorithm
+from alf.trainers.config import TrainerConfig
+from alf.utils import external_configurables as external_configurables
+from alf.utils import gin_utils, rng
+from tests.algorithms.networks import specs_of
+from tests.algorithms.off_policy import CONTINUOUS, DISCRETE, adam, make
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
+
+def environment(name: str, rows: int = 4) -> PolicyUnittestEnv:
+    kind = ActionType.Continuous if name in CONTINUOUS else ActionType.Discrete
+    return PolicyUnittestEnv(rows, 5, action_type=kind, seed=0)
+
+
+def driver_of(name: str, algorithm: Any) -> SyncOffPolicyDriver:
+    driver = SyncOffPolicyDriver(environment(name), algorithm, 8, exp_replayer="uniform", random_seed=0)
+    for _ in range(4):
+        driver.run()
+    return driver
+
+
+def train(algorithm: Any, updates: int = 1, length: int = 2) -> None:
+    algorithm.train(updates, 16, length, whole_replay_buffer_training=False)
+
+
+def snapshot(variables: Any) -> list[np.ndarray]:
+    return [v.numpy() for v in variables]
+
+
+def changed(before: list[np.ndarray], variables: Any) -> bool:
+    return any((b != v.numpy()).any() for b, v in zip(before, variables, strict=True))
+
+
+@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
+def test_every_network_is_trained_by_one_optimizer_and_targets_by_none(name: str) -> None:
+    algorithm = make(name, *specs_of(environment(name)))
+    owned = [v.ref() for _, variables in algorithm.optimized_variables() for v in variables]
+    assert len(owned) == len(set(owned))
+    targets = {v.ref() for network in algorithm._target_networks for v in network.variables}
+    assert targets
+    assert not targets & set(owned)
+    expected = {v.ref() for v in algorithm.variables if v.trainable and v.dtype == tf.float32} - targets
+    assert set(owned) == expected
+
+
+@pytest.mark.parametrize("name", ["sac", "ddpg", "dqn"])
+def test_training_on_samples_is_traced_once_and_moves_targets(name: str) -> None:
+    algorithm = make(name, *specs_of(environment(name)), target_update_period=2)
+    traced = []
+    calc_loss = algorithm.calc_loss
+    algorithm.calc_loss = lambda info: traced.append(1) or calc_loss(info)
+    driver = driver_of(name, algorithm)
+    targets = [v for network in algorithm._target_networks for v in network.variables]
+    try:
+        before = snapshot(targets)
+        train(algorithm)
+        assert not changed(before, targets)
+        train(algorithm)
+        assert changed(before, targets)
+        driver.run()
+        train(algorithm, 5)
+    finally:
+        driver.stop()
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("name", ["sac", "ddpg", "dqn"])
+def test_target_networks_and_their_clock_come_back_from_a_checkpoint(name: str, tmp_path: pathlib.Path) -> None:
+    def new() -> tuple[Any, SyncOffPolicyDriver]:
+        algorithm = make(name, *specs_of(environment(name)), target_update_period=3)
+        algorithm.build_optimizers()
+        return algorithm, driver_of(name, algorithm)
+
+    (first, second), drivers = zip(new(), new(), strict=True)
+    train(first, 4)
+    kept = snapshot(v for network in first._target_networks for v in network.variables)
+    path = tf.train.Checkpoint(first).write(str(tmp_path / "ckpt"))
+    tf.train.Checkpoint(second).read(path).assert_consumed()
+    targets = [v for network in second._target_networks for v in network.variables]
+    for before, variable in zip(kept, targets, strict=True):
+        np.testing.assert_array_equal(before, variable.numpy())
+    # In mid-period: the first of the updates to come moves nothing, the second one does.
+    train(second, 1)
+    assert not changed(kept, targets)
+    train(second, 1)
+    assert changed(kept, targets)
+    for driver in drivers:
+        driver.stop()
+
+
+def test_td3_moves_actor_and_targets_at_every_second_update_only() -> None:
+    algorithm = make("td3", *specs_of(environment("td3")))
+    driver = driver_of("td3", algorithm)
+    actor, critic = algorithm._actor_network.variables, algorithm._critic_networks[1].variables
+    targets = [v for network in algorithm._target_networks for v in network.variables]
+    moved = []
+    try:
+        for _ in range(4):
+            before = [snapshot(group) for group in (actor, critic, targets)]
+            train(algorithm)
+            moved.append([changed(b, group) for b, group in zip(before, (actor, critic, targets), strict=True)])
+    finally:
+        driver.stop()
+    assert moved == [[False, True, False], [True, True, True]] * 2
+
+
+def test_td3_needs_two_optimizers() -> None:
+    with pytest.raises(ValueError, match="two objects"):
+        obs, act = specs_of(environment("td3"))
+        one = adam(1e-3)
+        Td3Algorithm(obs, act, None, None, actor_optimizer=one, critic_optimizer=one)
+
+
+@pytest.mark.parametrize("name", ["sac", "ddpg", "td3", "dqn", "c51"])
+def test_an_agent_is_a_shell_of_it(name: str) -> None:
+    """With an encoding network, which both the actor's and the critics' losses train."""
+    obs, act = specs_of(environment(name))
+    encoder = encoding_network.EncodingNetwork(obs, fc_layer_params=(6,))
+    agent = Agent(
+        obs,
+        act,
+        rl_algorithm_cls=lambda observation_spec, action_spec, debug_summaries: make(
+            name, observation_spec, action_spec
+        ),
+        encoding_network=encoder,
+        optimizer=adam(1e-2),
+    )
+    driver = driver_of(name, agent)
+    try:
+        before = snapshot(encoder.variables)
+        train(agent)
+        assert changed(before, encoder.variables)
+        # Env steps reach the algorithm within.
+        assert int(agent._rl_algorithm._env_steps) == 4 * 8 * 4
+    finally:
+        driver.stop()
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn"])
+def test_prioritised_replay_learns_what_was_wrong(name: str) -> None:
+    algorithm = make(name, *specs_of(environment(name)))
+    driver = SyncOffPolicyDriver(environment(name), algorithm, 8, exp_replayer="prioritized", random_seed=0)
+    try:
+        for _ in range(4):
+            driver.run()
+        train(algorithm, 4)
+    finally:
+        driver.stop()
+    assert np.isfinite(float(algorithm.last_train_metrics["loss"]))
+
+
+def test_ou_noise_of_acting_is_carried_for_each_row_and_starts_anew_with_an_episode() -> None:
+    obs, act = specs_of(environment("ddpg"))
+    algorithm = make("ddpg", obs, act, exploration=OUNoise(0.1, 0.0))
+    time_step = ActionTimeStep(
+        tf.fill([3], int(StepType.MID)), tf.zeros([3]), tf.ones([3]), tf.zeros([3, 1]), tf.zeros([3, 1]), tf.range(3)
+    )
+    state = tf.nest.map_structure(lambda s: tf.zeros([3, *s.shape]), algorithm.train_state_spec)
+    with rng.scope(tf.constant([1, 2])):
+        first = algorithm.rollout(time_step, state, 2)
+        second = algorithm.rollout(time_step, first.state, 2)
+    noise = first.state.noise.numpy()[:, 0]
+    assert len(set(noise)) == 3
+    middle = algorithm.predict(time_step).action.numpy()[:, 0]
+    np.testing.assert_allclose(first.action.numpy()[:, 0], np.clip(middle + noise, 0, 1), rtol=1e-5)
+    np.testing.assert_allclose(
+        second.action.numpy()[:, 0], np.clip(middle + second.state.noise.numpy()[:, 0], 0, 1), rtol=1e-5
+    )
+    assert algorithm.predict_state_spec == ()
+    assert algorithm.learning_state_spec == ()
+
+
+def test_recurrent_networks_and_wrong_actions_are_refused() -> None:
+    obs, discrete = specs_of(environment("dqn"))
+    box = specs_of(environment("ddpg"))[1]
+    network = q_rnn_network.QRnnNetwork(obs, discrete, lstm_size=(4,))
+    with pytest.raises(ValueError, match="is recurrent"):
+        DqnAlgorithm(obs, discrete, network)
+    with pytest.raises(ValueError, match="needs discrete actions"):
+        DqnAlgorithm(obs, box, None)
+    with pytest.raises(ValueError, match="needs continuous actions"):
+        make("ddpg", obs, discrete)
+    with pytest.raises(ValueError, match="explores by values"):
+        make("dqn", obs, discrete, exploration=OUNoise())
+
+
+def test_n_step_needs_longer_sequences() -> None:
+    algorithm = make("dqn", *specs_of(environment("dqn")), critic_loss=OneStepTDLoss(0.9, n_step=3))
+    driver = driver_of("dqn", algorithm)
+    try:
+        with pytest.raises(ValueError, match="at least 4"):
+            train(algorithm, 1, 2)
+        train(algorithm, 2, 4)
+    finally:
+        driver.stop()
+
+
+def test_sac_keeps_a_temperature_that_nobody_trains() -> None:
+    algorithm = make("sac", *specs_of(environment("sac")), alpha_optimizer=None, initial_log_alpha=-1.0)
+    driver = driver_of("sac", algorithm)
+    try:
+        train(algorithm, 3)
+    finally:
+        driver.stop()
+    assert float(algorithm._log_alpha) == -1.0
+
+
+OFF_POLICY_EXAMPLES = (
+    "sac_pendulum",
+    "sac_cart_pole",
+    "ddpg_pendulum",
+    "td3_pendulum",
+    "dqn_cart_pole",
+    "sarsa_pendulum",
+)
+
+
+@pytest.mark.parametrize("name", OFF_POLICY_EXAMPLES)
+def test_shipped_examples_make_their_algorithm(name: str) -> None:
+    gin.clear_config()
+    try:
+        gin_utils.parse_gin([str(EXAMPLES / f"{name}.gin")], [])
+        env = create_environment(num_parallel_environments=2, seed=0)
+        algorithm = build_algorithm(TrainerConfig(root_dir="unused"), env)
+        assert algorithm.acting_variables()
+        env.close()
+    finally:
+        gin.clear_config()
+
+
+def test_an_exported_policy_knows_nothing_of_the_noise() -> None:
+    policy = exportable(make("ddpg", *specs_of(environment("ddpg"))))
+    assert policy.state == ()
+    assert set(policy.functions) == {"action"}
