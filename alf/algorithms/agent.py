@@ -1,4 +1,4 @@
-"""The shell that composes an algorithm from parts: an encoder, and what learns to act on its output."""
+"""The shell that composes an algorithm from parts: what sees, what sets goals and rewards, and what learns to act."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import gin
 import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.agent_parts import AgentInfo, flat, goal_of, of_part, part, state_of, total_loss, what_follows
+from alf.algorithms.curiosity import CuriosityAlgorithm, Explored, Transition
+from alf.algorithms.entropy_target_algorithm import EntropyTargetAlgorithm
+from alf.algorithms.normalization import ObservationNormalizer, RewardNormalizer
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm
 from alf.data_structures import (
     ActionTimeStep,
     Bootstrap,
@@ -17,18 +22,24 @@ from alf.data_structures import (
     LossInfo,
     Nest,
     PolicyStep,
+    StepType,
     TrainingInfo,
-    namedtuple,
 )
-from alf.utils.common import cast_transformer, is_stateless
-
-AgentState = namedtuple("AgentState", ["rl"], default_value=())
-AgentInfo = namedtuple("AgentInfo", ["rl"], default_value=())
+from alf.utils import nest_utils
+from alf.utils.common import cast_transformer, is_stateless, reset_state_at_first
 
 
 @gin.configurable(module="alf")
 class Agent(OffPolicyAlgorithm):
-    """Encodes observations and hands them to an RL algorithm; owns transforms, optimiser and clipping."""
+    """An RL algorithm with what may stand around it; owns transforms, optimiser and clipping.
+
+    An observation is transformed, normalised and encoded; with a goal generator the RL algorithm sees the list
+    [observation, goal]. What it learns from is, at every step,
+
+        extrinsic_reward_coef * reward + intrinsic_reward_coef * intrinsic reward + the goal generator's reward,
+
+    put together in one place, in the learner, for every kind of RL algorithm. The curiosity module is not run in acting.
+    """
 
     def __init__(
         self,
@@ -36,6 +47,12 @@ class Agent(OffPolicyAlgorithm):
         action_spec: Nest,
         rl_algorithm_cls: Callable[..., Any] = ActorCriticAlgorithm,
         encoding_network: Any = None,
+        intrinsic_curiosity_module: CuriosityAlgorithm | None = None,
+        goal_generator: RLAlgorithm | None = None,
+        intrinsic_reward_coef: float = 1.0,
+        extrinsic_reward_coef: float = 1.0,
+        enforce_entropy_target: bool = False,
+        entropy_target_cls: Callable[..., EntropyTargetAlgorithm] | None = None,
         optimizer: Any = None,
         gradient_clipping: float | None = None,
         clip_by_global_norm: bool = False,
@@ -43,6 +60,10 @@ class Agent(OffPolicyAlgorithm):
         observation_transformer: Callable[[Nest], Nest] | Sequence[Callable[[Nest], Nest]] | None = cast_transformer,
         debug_summaries: bool = False,
         name: str = "AgentAlgorithm",
+        *,
+        observation_normalizer: ObservationNormalizer | None = None,
+        reward_normalizer: RewardNormalizer | None = None,
+        intrinsic_reward_scales: bool = False,
     ) -> None:
         """Creates the agent; arguments not named here as in `RLAlgorithm`.
 
@@ -52,6 +73,16 @@ class Agent(OffPolicyAlgorithm):
           rl_algorithm_cls: makes the RL algorithm, called with observation_spec, action_spec and debug_summaries.
           encoding_network: a feed-forward TF-Agents network (or a function that makes it) from transformed observations
             to what the RL algorithm sees; trained with it.
+          intrinsic_curiosity_module: gives the intrinsic reward, such as ICMAlgorithm; it sees encoded observations.
+          goal_generator: its action is the goal; it sees transformed, normalised observations that are not encoded.
+          intrinsic_reward_coef: see above.
+          extrinsic_reward_coef: see above.
+          enforce_entropy_target: adds the loss of `entropy_target_cls`.
+          entropy_target_cls: called with action_spec and debug_summaries; EntropyTargetAlgorithm by default.
+          observation_normalizer: normalises transformed observations.
+          reward_normalizer: scales shaped rewards.
+          intrinsic_reward_scales: the intrinsic reward does not add to the extrinsic one, but multiplies it: by
+            1 + intrinsic_reward_coef * intrinsic reward.
 
         Raises:
           ValueError: the encoding network is recurrent.
@@ -59,23 +90,25 @@ class Agent(OffPolicyAlgorithm):
         encoder = encoding_network
         if encoder is not None and not isinstance(encoder, tf.Module):
             encoder = encoder()
-        encoded_spec = observation_spec
+        seen_spec = observation_spec
         if encoder is not None:
-            encoded_spec = encoder.create_variables()
+            seen_spec = encoder.create_variables()
             if not is_stateless(encoder.state_spec):
                 raise ValueError(
                     "Agent's encoding_network must be feed-forward: put recurrence into the actor and value networks."
                 )
+        goal_states: tuple[Nest, Nest] = ((), ())
+        if goal_generator is not None:
+            seen_spec = [seen_spec, goal_generator.action_spec]
+            goal_states = (goal_generator.train_state_spec, goal_generator.predict_state_spec)
         rl_algorithm = rl_algorithm_cls(
-            observation_spec=encoded_spec, action_spec=action_spec, debug_summaries=debug_summaries
+            observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
-        states = rl_algorithm.train_state_spec, rl_algorithm.predict_state_spec
-        train_spec, predict_spec = (() if is_stateless(s) else AgentState(rl=s) for s in states)
         super().__init__(
             observation_spec,
             action_spec,
-            train_state_spec=train_spec,
-            predict_state_spec=predict_spec,
+            train_state_spec=state_of(rl_algorithm.train_state_spec, goal_states[0]),
+            predict_state_spec=state_of(rl_algorithm.predict_state_spec, goal_states[1]),
             optimizer=optimizer,
             gradient_clipping=gradient_clipping,
             clip_by_global_norm=clip_by_global_norm,
@@ -86,61 +119,227 @@ class Agent(OffPolicyAlgorithm):
         )
         self._encoding_network = encoder
         self._rl_algorithm = rl_algorithm
+        self._icm = intrinsic_curiosity_module
+        self._goal_generator = goal_generator
+        self._coefs = (extrinsic_reward_coef, intrinsic_reward_coef)
+        self._intrinsic_reward_scales = intrinsic_reward_scales
+        self._entropy_target = None
+        if enforce_entropy_target:
+            make = entropy_target_cls or EntropyTargetAlgorithm
+            self._entropy_target = make(action_spec=action_spec, debug_summaries=debug_summaries)
+        self._observation_normalizer = observation_normalizer
+        self._reward_normalizer = reward_normalizer
+        for statistics in (observation_normalizer, reward_normalizer):
+            if statistics is not None:
+                self.add_experience_observer(statistics.observe)
+                self.add_after_train_hook(statistics.publish)
 
-    def _encode(self, inputs: Any) -> Any:
-        """`inputs` (a time step or experience, [B, ...]) with its observation encoded."""
-        if self._encoding_network is None:
+    @property
+    def learning_state_spec(self) -> Nest:
+        """The RL algorithm's; goals are recorded."""
+        return () if is_stateless(self._rl_algorithm.learning_state_spec) else self._train_state_spec
+
+    # ---- seeing ----
+
+    def _normalized(self, inputs: Any) -> Any:
+        """`inputs` (a time step or experience, any leading axes) with its observation normalised."""
+        if self._observation_normalizer is None:
             return inputs
-        encoded, _ = self._encoding_network(inputs.observation, step_type=inputs.step_type, network_state=())
-        return inputs._replace(observation=encoded)
+        return inputs._replace(observation=self._observation_normalizer.normalize(inputs.observation))
 
-    def _wrap(self, policy_step: PolicyStep) -> PolicyStep:
-        state = () if is_stateless(self._train_state_spec) else AgentState(rl=policy_step.state)
-        return PolicyStep(policy_step.action, state, AgentInfo(rl=policy_step.info))
+    def _encoded(self, observation: Nest, step_type: tf.Tensor) -> Nest:
+        """A normalised observation [B, ...] encoded."""
+        if self._encoding_network is None:
+            return observation
+        return self._encoding_network(observation, step_type=step_type, network_state=())[0]
+
+    def _seen(self, inputs: Any, goal: Nest) -> Any:
+        """`inputs` (a time step or experience, [B, ...]) as the RL algorithm sees it."""
+        inputs = self._normalized(inputs)
+        observation = self._encoded(inputs.observation, inputs.step_type)
+        return inputs._replace(observation=observation if self._goal_generator is None else [observation, goal])
+
+    # ---- acting ----
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
-        """The RL algorithm's rollout on the encoded observation."""
-        return self._wrap(self._rl_algorithm.rollout(self._encode(time_step), _rl(state), mode))
-
-    def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
-        """The RL algorithm's train_step on the encoded observation."""
-        inputs = inputs._replace(rollout_info=_rl(inputs.rollout_info))
-        return self._wrap(self._rl_algorithm.train_step(self._encode(inputs), _rl(state)))
+        """The RL algorithm's rollout on what it sees, with the goal generator's."""
+        goal = self._no_goal()
+        if self._goal_generator is not None:
+            goal = self._goal_generator.rollout(self._normalized(time_step), part(state, "goal_generator"), mode)
+        step = self._rl_algorithm.rollout(self._seen(time_step, goal.action), part(state, "rl"), mode)
+        return self._joined(step, goal)
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
-        """The RL algorithm's predict on the encoded observation."""
-        return self._wrap(self._rl_algorithm.predict(self._encode(inputs), _rl(state), epsilon_greedy))
+        """The RL algorithm's predict on what it sees, with the goal generator's."""
+        goal = self._no_goal()
+        if self._goal_generator is not None:
+            goal = self._goal_generator.predict(self._normalized(inputs), part(state, "goal_generator"), epsilon_greedy)
+        step = self._rl_algorithm.predict(self._seen(inputs, goal.action), part(state, "rl"), epsilon_greedy)
+        return self._joined(step, goal)
+
+    def _no_goal(self) -> PolicyStep:
+        return PolicyStep((), (), ())
+
+    def _joined(self, step: PolicyStep, goal: PolicyStep) -> PolicyStep:
+        info = AgentInfo(rl=step.info, goal_generator=goal.info)
+        return PolicyStep(step.action, state_of(step.state, goal.state), info)
+
+    # ---- learning ----
+
+    def _train_on_samples(self, replayer: Any, num_updates: int, size: int | None, length: int | None) -> int:
+        if self._icm is not None and length == 1:
+            raise ValueError(
+                f"{self._icm.name} learns from transitions, and mini_batch_length=1 samples single steps: set it to 2 or more."
+            )
+        return super()._train_on_samples(replayer, num_updates, size, length)
 
     def preprocess_experience(self, experience: Experience) -> Experience:
-        """The RL algorithm's preprocessing; it sees the bootstrap's observation encoded."""
-        bootstrap = experience.bootstrap
-        inner = experience._replace(rollout_info=_rl(experience.rollout_info), state=_rl(experience.state))
+        """Puts the reward together, and has the RL algorithm preprocess what it sees of it."""
+        experience = self._rewarded(experience)
+        recorded, bootstrap = experience.rollout_info, experience.bootstrap
+        goals = goal_of(recorded)
+        # Where the RL algorithm does not look at it, TensorFlow does not compute it.
+        seen = self._seen(flat(experience._replace(bootstrap=(), state=())), flat(goals)).observation
+        steps = experience.step_type.shape[1]
+        inner = experience._replace(
+            observation=tf.nest.map_structure(lambda x: tf.reshape(x, [-1, steps, *x.shape[1:]]), seen),
+            rollout_info=part(recorded, "rl"),
+            state=part(experience.state, "rl"),
+        )
         if bootstrap != ():
-            inner = inner._replace(bootstrap=Bootstrap(self._encode(bootstrap.time_step), _rl(bootstrap.state)))
+            goal = tf.nest.map_structure(lambda g: g[:, -1], goals)
+            inner = inner._replace(
+                bootstrap=Bootstrap(self._seen(bootstrap.time_step, goal), part(bootstrap.state, "rl"))
+            )
         inner = self._rl_algorithm.preprocess_experience(inner)
         return inner._replace(
-            rollout_info=AgentInfo(rl=inner.rollout_info),
+            observation=experience.observation,
+            rollout_info=recorded._replace(rl=inner.rollout_info),
             state=experience.state,
             bootstrap=bootstrap if inner.bootstrap != () else (),
         )
 
+    def _rewarded(self, experience: Experience) -> Experience:
+        """Experience [B', T, ...] with the total reward in place of the extrinsic one, in the bootstrap too."""
+        bootstrap = experience.bootstrap
+        reward = experience.reward
+        if bootstrap != ():
+            reward = tf.concat([reward, bootstrap.time_step.reward[:, tf.newaxis]], 1)
+        if self._reward_normalizer is not None:
+            reward = self._reward_normalizer.normalize(reward)
+        if self._icm is not None:
+            explored = self._explore(experience, self._icm)
+            experience = experience._replace(rollout_info=experience.rollout_info._replace(icm=explored))
+            # The reward of a transition stands in the row that it leads to; what led to the first is not known.
+            intrinsic = tf.concat([tf.zeros_like(reward[:, :1]), explored.reward[:, : reward.shape[1] - 1]], 1)
+            reward = self._combined(reward, intrinsic)
+        elif self._coefs[0] != 1.0:
+            reward = self._coefs[0] * reward
+        if self._goal_generator is not None:
+            for_goal = self._goal_reward(experience, self._goal_generator)
+            reward = reward if isinstance(for_goal, tuple) else reward + for_goal
+        if bootstrap != ():
+            last = bootstrap.time_step._replace(reward=reward[:, -1])
+            experience = experience._replace(bootstrap=bootstrap._replace(time_step=last))
+            reward = reward[:, :-1]
+        return experience._replace(reward=reward)
+
+    def _combined(self, extrinsic: tf.Tensor, intrinsic: tf.Tensor) -> tf.Tensor:
+        if self._intrinsic_reward_scales:
+            return self._coefs[0] * extrinsic * (1.0 + self._coefs[1] * intrinsic)
+        return self._coefs[0] * extrinsic + self._coefs[1] * intrinsic
+
+    def _goal_reward(self, experience: Experience, generator: RLAlgorithm) -> tf.Tensor | tuple[()]:
+        """The goal generator's reward [B', T], with that of the bootstrap [B', T + 1]; `()` where it gives none."""
+        recorded = experience.rollout_info.goal_generator.reward
+        if isinstance(recorded, tuple) or experience.bootstrap == ():
+            return recorded
+        time_step, state = experience.bootstrap
+        state = reset_state_at_first(part(state, "goal_generator"), time_step.step_type)
+        last = generator.rollout(self._normalized(time_step), state, OFF_POLICY_TRAINING).info.reward
+        return tf.concat([recorded, last[:, tf.newaxis]], 1)
+
+    def _explore(self, experience: Experience, icm: CuriosityAlgorithm) -> Explored:
+        """What follows each step of [B', T, ...], and the intrinsic reward of getting there."""
+        following, valid = what_follows(experience)
+        steps = flat(experience._replace(bootstrap=(), state=()))
+        reward = icm.rewards(self._transition(steps, flat(following)), flat(valid))
+        return Explored(next_observation=following, valid=valid, reward=tf.reshape(reward, [-1, *valid.shape[1:]]))
+
+    def _transition(self, inputs: Experience, next_observation: Nest) -> Transition:
+        following = self._normalized(inputs._replace(observation=next_observation)).observation
+        return Transition(
+            observation=self._encoded(self._normalized(inputs).observation, inputs.step_type),
+            action=inputs.action,
+            next_observation=self._encoded(following, inputs.step_type),
+            goal=goal_of(inputs.rollout_info),
+        )
+
+    def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
+        """The RL algorithm's train_step on what it sees, and those of the parts."""
+        recorded = inputs.rollout_info
+        seen = self._seen(inputs, goal_of(recorded))._replace(rollout_info=part(recorded, "rl"))
+        step = self._rl_algorithm.train_step(seen, part(state, "rl"))
+        info, goal = AgentInfo(rl=step.info), self._no_goal()
+        if self._icm is not None:
+            transition = self._transition(inputs, recorded.icm.next_observation)
+            info = info._replace(icm=self._icm.train_step(transition).info)
+        if self._goal_generator is not None:
+            given = self._normalized(inputs)._replace(rollout_info=part(recorded, "goal_generator"))
+            goal = self._goal_generator.train_step(given, part(state, "goal_generator"))
+            info = info._replace(goal_generator=goal.info)
+        if self._entropy_target is not None:
+            found = nest_utils.find_field(step.info, "action_distribution")
+            if not found:
+                raise ValueError(
+                    f"{self.name}: enforce_entropy_target needs an action_distribution in the info of "
+                    f"{type(self._rl_algorithm).__name__}, which has none: leave it out."
+                )
+            info = info._replace(entropy_target=self._entropy_target.train_step((found[0], inputs.step_type)).info)
+        return PolicyStep(step.action, state_of(step.state, goal.state), info)
+
     def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
-        """The RL algorithm's."""
-        return AgentInfo(rl=self._rl_algorithm.loss_info_spec(rollout_info_spec.rl))
+        """The parts' specs, with what `preprocess_experience` adds."""
+        spec = rollout_info_spec._replace(rl=self._rl_algorithm.loss_info_spec(rollout_info_spec.rl))
+        if self._icm is None:
+            return spec
+        scalar, observation = tf.TensorSpec([], tf.float32), self.transformed_time_step_spec.observation
+        return spec._replace(icm=Explored(next_observation=observation, valid=scalar, reward=scalar))
+
+    def train_complete(
+        self,
+        tape: tf.GradientTape,
+        training_info: TrainingInfo,
+        valid_masks: tf.Tensor | None = None,
+        weight: float | tf.Tensor = 1.0,
+        sequence_weights: tf.Tensor | None = None,
+    ) -> tuple[LossInfo, list[tuple[tf.Tensor, tf.Variable]]]:
+        """See `Algorithm.train_complete`; the parts go by the same masks as the loss."""
+        if valid_masks is None:
+            valid_masks = tf.cast(training_info.step_type != StepType.LAST, tf.float32)
+        info = training_info.info._replace(valid=valid_masks)
+        return super().train_complete(tape, training_info._replace(info=info), valid_masks, weight, sequence_weights)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
-        """The RL algorithm's loss."""
-        return self._rl_algorithm.calc_loss(_inner(training_info))
+        """The RL algorithm's loss and those of the parts."""
+        valid, parts = training_info.info.valid, []
+        if self._icm is not None:
+            of_icm = of_part(training_info, "icm")
+            explored = of_icm.rollout_info
+            masked = explored._replace(valid=explored.valid * valid)
+            parts.append(self._icm.calc_loss(of_icm._replace(rollout_info=masked)))
+        if self._goal_generator is not None:
+            parts.append(self._goal_generator.calc_loss(of_part(training_info, "goal_generator")))
+        if self._entropy_target is not None:
+            parts.append(self._entropy_target.calc_loss(of_part(training_info, "entropy_target"), valid))
+        return total_loss(self._rl_algorithm.calc_loss(of_part(training_info, "rl")), parts)
 
     def after_train(self, training_info: TrainingInfo) -> None:
-        """The RL algorithm's."""
-        self._rl_algorithm.after_train(_inner(training_info))
-
-
-def _inner(training_info: TrainingInfo) -> TrainingInfo:
-    return training_info._replace(info=_rl(training_info.info), rollout_info=_rl(training_info.rollout_info))
-
-
-def _rl(nest: Nest) -> Nest:
-    """The RL algorithm's part of a state or info; nothing of nothing."""
-    return nest.rl if isinstance(nest, (AgentState, AgentInfo)) else ()
+        """The RL algorithm's, and those of the parts."""
+        self._rl_algorithm.after_train(of_part(training_info, "rl"))
+        if self._icm is not None:
+            self._icm.after_train(of_part(training_info, "icm"))
+        if self._goal_generator is not None:
+            self._goal_generator.after_train(of_part(training_info, "goal_generator"))
+        if self._entropy_target is not None:
+            self._entropy_target.after_train(of_part(training_info, "entropy_target"), training_info.info.valid)

@@ -162,6 +162,29 @@ def sample(dist: Any, seed: tf.Tensor) -> tf.Tensor:
     return dist.sample(seed=seed) if normal is None else _squashed(normal, _normal_sample(normal, seed))
 
 
+def sample_with_log_prob(dist: Any, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """A sample and its log-probability, both differentiable in the parameters where samples are.
+
+    Of a squashed normal the log-probability is taken before squashing: behind it, a sample at the bounds of float32 has
+    lost what it was made of.
+    """
+    normal = _normal(dist)
+    if normal is None:
+        drawn = sample(dist, seed)
+        return drawn, log_prob(dist, drawn)
+    x = _normal_sample(normal, seed)
+    density = _normal_log_prob(normal._replace(squash=None, event_ndims=0), x)
+    if normal.squash is not None:
+        density -= _log_slope(normal.squash, x)
+    return _squashed(normal, x), sum_event(density, normal.event_ndims)
+
+
+def log_probs(dist: Any) -> tf.Tensor:
+    """The log-probabilities of all values of a categorical distribution, [batch shape, number of values]."""
+    logits = _logits(dist)
+    return tf.nn.log_softmax(dist.logits_parameter() if logits is None else logits)
+
+
 def mode(dist: Any) -> tf.Tensor:
     """The most probable action; of a transformed distribution, the transformed mode."""
     logits = _logits(dist)

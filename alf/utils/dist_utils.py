@@ -11,9 +11,11 @@ them belongs to the action and is summed up.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -164,6 +166,42 @@ def entropy_with_fallback(
     return compute_entropy(distributions, _spec_outer_rank(dists[0], tf.nest.flatten(action_spec)[0]), seed)
 
 
+def _ranges(spec: Any) -> np.ndarray:
+    """The width of the range of each component of a bounded spec."""
+    span = np.asarray(spec.maximum, np.float64) - np.asarray(spec.minimum, np.float64)
+    return np.broadcast_to(span, spec.shape.as_list())
+
+
+def calc_default_target_entropy(spec: Any, min_prob: float = 0.01) -> float:
+    """The entropy of a policy that is nearly sure, nats: the sum over the components of an action.
+
+    A continuous component is uniform over the share `min_prob` of its range. A discrete one takes its best value with
+    probability 1 - min_prob, and the others alike.
+
+    Args:
+      spec: bounded spec of an action, one leaf.
+      min_prob: see above, in (0, 1).
+    """
+    span = _ranges(spec)
+    if not spec.dtype.is_integer:
+        return float(np.sum(np.log(span) + math.log(min_prob)))
+    others = np.maximum(span, 1.0)
+    entropy = min_prob * (np.log(others) - math.log(min_prob)) - (1.0 - min_prob) * math.log(1.0 - min_prob)
+    return float(np.sum(np.where(span > 0.0, entropy, 0.0)))
+
+
+def calc_default_max_entropy(spec: Any, fraction: float = 0.8) -> float:
+    """An upper bound of the entropy that leaves room below the uniform policy's, nats.
+
+    Args:
+      spec: bounded spec of an action, one leaf.
+      fraction: of the entropy of the uniform policy; a negative one is divided by it instead.
+    """
+    span = _ranges(spec)
+    uniform = float(np.sum(np.log(span + 1.0 if spec.dtype.is_integer else span)))
+    return min(fraction * uniform, uniform / fraction)
+
+
 def _sample(dist: Any) -> tf.Tensor:
     return _distributions.sample(dist, rng.next_seed()) if nest_utils.is_distribution(dist) else dist
 
@@ -175,6 +213,36 @@ def _mode(dist: Any) -> tf.Tensor:
 def sample_action_distribution(distributions: Nest) -> Nest:
     """Samples every distribution of a nest, each with a seed of its own from `rng`; actions [..., action shape]."""
     return tf.nest.map_structure(_sample, distributions)
+
+
+def sample_with_log_probability(distributions: Nest, outer_rank: int) -> tuple[Nest, tf.Tensor]:
+    """Samples every distribution of a nest, with the log-probability of what was drawn.
+
+    Args:
+      distributions: nest of distributions; differentiable samples where they allow it (normal, squashed normal).
+      outer_rank: number of time and batch axes.
+
+    Returns:
+      nest of actions [outer axes, action shape], and float32 [outer axes], the sum over the nest and the action's axes.
+    """
+    dists, _ = _flatten_pair(distributions, ())
+    drawn = [_distributions.sample_with_log_prob(d, rng.next_seed()) for d in dists]
+    log_prob = _add_up([_sum_action_axes(log_prob, outer_rank) for _, log_prob in drawn])
+    return tf.nest.pack_sequence_as(distributions, [action for action, _ in drawn]), log_prob
+
+
+def log_probabilities(distribution: Any) -> tf.Tensor:
+    """The log-probabilities of every value of a categorical distribution, float32 [batch shape, number of values].
+
+    Raises:
+      ValueError: it is of another kind.
+    """
+    if not isinstance(distribution, tfp.distributions.Categorical):
+        raise ValueError(
+            f"A distribution over discrete actions must be a Categorical, got {type(distribution).__name__}: give the "
+            "actor a CategoricalProjectionNetwork."
+        )
+    return _distributions.log_probs(distribution)
 
 
 def mode_action_distribution(distributions: Nest) -> Nest:

@@ -22,17 +22,19 @@ def specs_of(env: Any) -> tuple[Any, Any]:
     return tensor_spec.from_spec(env.observation_spec()), tensor_spec.from_spec(env.action_spec())
 
 
-def feed_forward(obs: Any, act: Any, layers: tuple[int, ...] = (32,), **kwargs: Any) -> tuple[Any, Any]:
+def feed_forward(
+    obs: Any, act: Any, layers: tuple[int, ...] = (32,), projection: dict[str, Any] | None = None, **kwargs: Any
+) -> tuple[Any, Any]:
     """Actor and value networks."""
     actor = actor_distribution_network.ActorDistributionNetwork(
-        obs, act, fc_layer_params=layers, activation_fn=tf.nn.tanh, **kwargs
+        obs, act, fc_layer_params=layers, activation_fn=tf.nn.tanh, **(projection or {}), **kwargs
     )
     return actor, value_network.ValueNetwork(obs, fc_layer_params=layers, activation_fn=tf.nn.tanh, **kwargs)
 
 
-def recurrent(obs: Any, act: Any, size: int = 16) -> tuple[Any, Any]:
+def recurrent(obs: Any, act: Any, size: int = 16, **kwargs: Any) -> tuple[Any, Any]:
     """LSTM actor and value networks."""
-    sizes: dict[str, Any] = {"input_fc_layer_params": (size,), "lstm_size": (size,), "output_fc_layer_params": None}
+    sizes = {"input_fc_layer_params": (size,), "lstm_size": (size,), "output_fc_layer_params": None, **kwargs}
     actor = actor_distribution_rnn_network.ActorDistributionRnnNetwork(obs, act, **sizes)
     return actor, value_rnn_network.ValueRnnNetwork(obs, **sizes)
 

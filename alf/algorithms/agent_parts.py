@@ -1,0 +1,82 @@
+"""The records of an `Agent`, and how they are taken apart and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from alf.data_structures import Experience, LossInfo, Nest, StepType, TrainingInfo, namedtuple
+from alf.utils.common import is_stateless
+
+AgentState = namedtuple("AgentState", ["rl", "goal_generator"], default_value=())
+AgentState.__doc__ = """The recurrent states of the parts of an agent."""
+
+AgentInfo = namedtuple("AgentInfo", ["rl", "icm", "goal_generator", "entropy_target", "valid"], default_value=())
+AgentInfo.__doc__ = """What the parts of an agent record, each `()` where there is no such part.
+
+`rl`, `goal_generator`: their infos; `icm`: in `rollout_info` an Explored, in `info` a CuriosityInfo; `entropy_target`: an
+EntropyTargetInfo; `valid` float32: which rows are trained.
+"""
+
+
+def part(nest: Nest, field: str) -> Nest:
+    """One part's state or info; nothing of nothing."""
+    return getattr(nest, field) if isinstance(nest, (AgentState, AgentInfo)) else ()
+
+
+def state_of(rl: Nest, goal_generator: Nest) -> Nest:
+    """The state, or its spec, of an agent whose parts have these; `()` where none has one."""
+    if is_stateless(rl) and is_stateless(goal_generator):
+        return ()
+    return AgentState(rl=rl, goal_generator=goal_generator)
+
+
+def total_loss(rl: LossInfo, parts: Sequence[LossInfo]) -> LossInfo:
+    """The RL algorithm's loss with the scalar losses of the parts, each counted once.
+
+    Raises:
+      ValueError: a part has a loss per row, which would be weighted like the RL algorithm's.
+    """
+    scalar: Any = rl.scalar_loss
+    extra = dict(rl.extra) if rl.extra else {}
+    for loss in parts:
+        if isinstance(loss.loss, tf.Tensor):
+            raise ValueError("The parts of an Agent give their loss as LossInfo.scalar_loss, not as loss.")
+        if isinstance(loss.scalar_loss, tf.Tensor):
+            scalar = loss.scalar_loss + scalar if isinstance(scalar, tf.Tensor) else loss.scalar_loss
+        extra.update(loss.extra or {})
+    return rl._replace(scalar_loss=scalar, extra=extra or rl.extra)
+
+
+def flat(nest: Nest) -> Nest:
+    """[B', T, ...] as [B' * T, ...]."""
+    return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), nest)
+
+
+def goal_of(rollout_info: Nest) -> Nest:
+    """The goal that was followed; `()` without a goal generator."""
+    info = part(rollout_info, "goal_generator")
+    return () if isinstance(info, tuple) and info == () else info.goal
+
+
+def of_part(training_info: TrainingInfo, field: str) -> TrainingInfo:
+    """What one part sees of it."""
+    return training_info._replace(
+        info=part(training_info.info, field), rollout_info=part(training_info.rollout_info, field)
+    )
+
+
+def what_follows(experience: Experience) -> tuple[Nest, tf.Tensor]:
+    """The observation after each step of [B', T, ...], and float32 [B', T] where there is one, in the same episode."""
+    bootstrap, valid = experience.bootstrap, tf.cast(experience.step_type != StepType.LAST, tf.float32)
+    if bootstrap == ():
+        last = tf.nest.map_structure(lambda o: o[:, -1], experience.observation)
+        valid = tf.concat([valid[:, :-1], tf.zeros_like(valid[:, -1:])], 1)
+    else:
+        last = bootstrap.time_step.observation
+    following = tf.nest.map_structure(
+        lambda o, after: tf.concat([o[:, 1:], after[:, tf.newaxis]], 1), experience.observation, last
+    )
+    return following, valid

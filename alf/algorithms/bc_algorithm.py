@@ -1,0 +1,126 @@
+"""Behavioural cloning: a policy that imitates recorded episodes and never acts to learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.replay.dataset import DatasetReplayer, Steps, read_dataset, sequences
+from alf.utils import dist_utils, nest_utils
+from alf.utils.common import is_stateless
+
+BcInfo = namedtuple("BcInfo", ["action_distribution"], default_value=())
+
+
+@gin.configurable(module="alf")
+class BcAlgorithm(OffPolicyAlgorithm):
+    """Maximises the likelihood of the recorded actions; of an actor without distribution, the squared error falls.
+
+    A trainer makes passes over the whole dataset: `num_updates_per_train_step` of them an iteration, in minibatches of
+    `mini_batch_size` sequences of `sequence_length` steps, shuffled anew for each. The environment of the configuration is
+    only played in for evaluation.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        actor_network: Any,
+        dataset: str | Steps,
+        sequence_length: int = 1,
+        entropy_regularization: float | None = None,
+        optimizer: Any = None,
+        debug_summaries: bool = False,
+        name: str = "BcAlgorithm",
+        **kwargs: Any,
+    ) -> None:
+        """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
+
+        Args:
+          observation_spec: nest of specs of one observation.
+          action_spec: nest of specs of one action.
+          actor_network: a TF-Agents network whose output is a nest of actions or of their distributions, or a function
+            that makes it.
+          dataset: path of a file by `alf.replay.dataset.write_dataset`, or its steps.
+          sequence_length: steps in a sequence; more than 1 for a recurrent actor.
+          entropy_regularization: weight of an entropy bonus.
+
+        Raises:
+          DatasetError: the file cannot be read, or is of other observations or actions.
+        """
+        actor = actor_network if isinstance(actor_network, tf.Module) else actor_network()
+        actor.create_variables()
+        super().__init__(
+            observation_spec,
+            action_spec,
+            train_state_spec=actor.state_spec,
+            optimizer=optimizer,
+            debug_summaries=debug_summaries,
+            name=name,
+            **kwargs,
+        )
+        self._actor_network = actor
+        self._entropy_regularization = entropy_regularization
+        steps = read_dataset(dataset, observation_spec, action_spec) if isinstance(dataset, str) else dataset
+        self._volatile.replayer = DatasetReplayer(sequences(self._experience_of(steps), sequence_length))
+
+    @property
+    def acts(self) -> bool:
+        """False: it learns from what it is given."""
+        return False
+
+    def _experience_of(self, steps: Steps) -> Experience:
+        """The steps [N, ...], transformed."""
+        count = len(steps.step_type)
+        action = tf.nest.map_structure(tf.constant, steps.action)
+        time_step = ActionTimeStep(
+            step_type=tf.constant(steps.step_type),
+            reward=tf.constant(steps.reward),
+            discount=tf.constant(steps.discount),
+            observation=tf.nest.map_structure(tf.constant, steps.observation),
+            prev_action=tf.nest.map_structure(lambda a: tf.concat([tf.zeros_like(a[:1]), a[:-1]], 0), action),
+            env_id=tf.zeros([count], tf.int32),
+        )
+        time_step = self.transform_timestep(time_step)
+        return Experience(**time_step._asdict(), action=action, policy_version=tf.zeros([count], tf.int64))
+
+    def _act(self, inputs: Any, state: Nest) -> tuple[Nest, Nest]:
+        state = () if is_stateless(self._train_state_spec) else state
+        return self._actor_network(inputs.observation, step_type=inputs.step_type, network_state=state)
+
+    def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
+        """The most likely action; with probability `epsilon_greedy`, a row, a sampled one."""
+        distribution, state = self._act(inputs, state)
+        return PolicyStep(dist_utils.epsilon_greedy_sample(distribution, epsilon_greedy), state, ())
+
+    def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
+        """What the actor would do in the recorded rows [B, ...]."""
+        distribution, state = self._act(inputs, state)
+        return PolicyStep((), state, BcInfo(action_distribution=distribution))
+
+    def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
+        """Minus the log-probability of the recorded actions, or the squared error, [T, B]."""
+        policy = training_info.info.action_distribution
+        leaves = tf.nest.flatten(policy)
+        if not any(nest_utils.is_distribution(leaf) for leaf in leaves):
+            loss = tf.add_n(
+                [_squared(p, a) for p, a in zip(leaves, tf.nest.flatten(training_info.action), strict=True)]
+            )
+            return LossInfo(loss=loss, extra={"squared_error": loss})
+        log_prob, entropy, for_gradient = dist_utils.compute_log_probability_and_entropy(
+            policy, training_info.action, 2
+        )
+        loss = -log_prob
+        if self._entropy_regularization:
+            loss -= self._entropy_regularization * for_gradient
+        return LossInfo(loss=loss, extra={"log_prob": log_prob, "entropy": entropy})
+
+
+def _squared(predicted: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
+    """The squared error [T, B], summed over the action's axes."""
+    error = tf.math.squared_difference(predicted, tf.cast(action, predicted.dtype))
+    return tf.reduce_sum(error, list(range(2, error.shape.rank)))

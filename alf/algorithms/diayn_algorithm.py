@@ -1,0 +1,65 @@
+"""Skills without a reward: diversity is all you need (Eysenbach et al. 2018, https://arxiv.org/abs/1802.06070)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.algorithms import curiosity
+from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo, Transition
+from alf.data_structures import AlgorithmStep, Nest
+
+
+@gin.configurable(module="alf")
+class DIAYNAlgorithm(CuriosityAlgorithm):
+    """Rewards states from which the skill that is being followed can be told.
+
+    The skill is the one-hot goal of a `RandomCategoricalGoalGenerator`. The reward is the log-probability that a
+    discriminator gives to it at the next observation; the loss is its negative.
+    """
+
+    def __init__(
+        self,
+        num_of_skills: int,
+        feature_spec: Any,
+        hidden_size: int = 256,
+        reward_adapt_speed: float | None = 8.0,
+        encoding_net: Any = None,
+        discriminator_net: Any = None,
+        name: str = "DIAYNAlgorithm",
+    ) -> None:
+        """Creates the algorithm.
+
+        Args:
+          num_of_skills: how many skills there are.
+          feature_spec: spec of one feature vector: of what `encoding_net` gives, or of the observation without one.
+          hidden_size: size of the hidden layer of the default discriminator.
+          reward_adapt_speed: see `CuriosityAlgorithm`.
+          encoding_net: feed-forward TF-Agents network from the observation (without goal) to the feature.
+          discriminator_net: network from the feature to the logits of the skills.
+          name: name of the algorithm.
+        """
+        super().__init__(reward_adapt_speed, name=name)
+        self._num_of_skills = num_of_skills
+        self._encoding_net = encoding_net
+        feature = tf.TensorSpec(feature_spec.shape, tf.float32)
+        self._discriminator_net = discriminator_net or curiosity.mlp(
+            feature, hidden_size, num_of_skills, "discriminator_net"
+        )
+        for network in (encoding_net, self._discriminator_net):
+            if network is not None:
+                network.create_variables()
+
+    def train_step(self, inputs: Transition, state: Nest = None) -> AlgorithmStep:
+        skill = inputs.goal
+        if isinstance(skill, tuple) or skill.shape[-1] != self._num_of_skills:
+            raise ValueError(
+                f"{self.name} needs one-hot skills of {self._num_of_skills} as goals, got {skill}: set Agent.goal_generator "
+                f"to a RandomCategoricalGoalGenerator with num_of_goals={self._num_of_skills}."
+            )
+        feature = curiosity.apply(self._encoding_net, inputs.next_observation)
+        logits = curiosity.apply(self._discriminator_net, feature)
+        loss = tf.nn.softmax_cross_entropy_with_logits(skill, logits)
+        return AlgorithmStep(info=CuriosityInfo(reward=-tf.stop_gradient(loss), losses={"loss": loss}))

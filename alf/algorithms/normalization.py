@@ -1,0 +1,163 @@
+"""Normalisation of observations and rewards by statistics that are part of the weights.
+
+Every step that the learner observes is counted once, whatever it is trained on later. It counts from the end of the
+iteration on: so within an iteration acting and learning see one version of the statistics, which is published, saved and
+exported with the weights, and stands still in evaluation.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.data_structures import Experience, Nest, StepType
+from alf.utils.normalizers import Normalizer, RunningMoments, RunningNormalizer, batch_moments
+from alf.utils.value_ops import reverse_scan
+
+
+@dataclasses.dataclass
+class _Traced:
+    """Functions, kept from TensorFlow's tracking."""
+
+    observe: Any
+    publish: Any
+
+
+class LearnerStatistics(tf.Module, abc.ABC):
+    """A normaliser with what was observed since its statistics were last published."""
+
+    def __init__(self, tensor_spec: Nest, normalizer_cls: Callable[..., Normalizer], name: str) -> None:
+        super().__init__(name=name)
+        self._tensor_spec = tensor_spec
+        self._normalizer = normalizer_cls(tensor_spec)
+        self._pending = RunningMoments(tensor_spec)
+        self._traced = _Traced(
+            observe=tf.function(self._observe, autograph=False), publish=tf.function(self._publish, autograph=False)
+        )
+
+    def observe(self, exp: Experience) -> None:
+        """Takes in what the learner got, [Q, T, B, ...] or [B, ...]; it has no effect yet."""
+        self._traced.observe(exp._replace(bootstrap=(), rollout_info=(), state=()))
+
+    def publish(self) -> None:
+        """Makes what was taken in part of the statistics; called by the learner between its iterations."""
+        self._traced.publish()
+
+    @abc.abstractmethod
+    def _rows(self, exp: Experience) -> tuple[Nest, tf.Tensor | None]:
+        """The rows to be counted, [..., shape of the spec], and which of them are valid."""
+
+    def _observe(self, exp: Experience) -> None:
+        rows, mask = self._rows(exp)
+        self._pending.add(batch_moments(rows, self._tensor_spec, mask))
+
+    def _publish(self) -> None:
+        self._normalizer.update_moments(self._pending.get())
+        self._pending.clear()
+
+
+@gin.configurable(module="alf")
+class ObservationNormalizer(LearnerStatistics):
+    """Gives every component of the observations mean 0 and standard deviation 1."""
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        clip_value: float = 10.0,
+        normalizer_cls: Callable[..., Normalizer] = RunningNormalizer,
+        name: str = "ObservationNormalizer",
+    ) -> None:
+        """Creates the normaliser.
+
+        Args:
+          observation_spec: nest of specs of one transformed observation, of floats, e.g. @get_observation_spec().
+          clip_value: above 0, normalised observations are clipped to [-clip_value, clip_value].
+          normalizer_cls: which statistics.
+          name: name of the module.
+        """
+        super().__init__(observation_spec, normalizer_cls, name)
+        self._clip_value = clip_value
+
+    def normalize(self, observation: Nest) -> Nest:
+        """Observations with any leading axes, normalised."""
+        return self._normalizer.normalize(observation, self._clip_value)
+
+    def _rows(self, exp: Experience) -> tuple[Nest, tf.Tensor | None]:
+        return exp.observation, None
+
+
+@gin.configurable(module="alf")
+class RewardNormalizer(LearnerStatistics):
+    """Divides rewards by the standard deviation of the running discounted return of each environment."""
+
+    def __init__(
+        self,
+        gamma: float = 0.99,
+        clip_value: float = 10.0,
+        normalizer_cls: Callable[..., Normalizer] = RunningNormalizer,
+        name: str = "RewardNormalizer",
+    ) -> None:
+        """Creates the normaliser.
+
+        Args:
+          gamma: discount of the running return; that of the loss.
+          clip_value: above 0, scaled rewards are clipped to [-clip_value, clip_value].
+          normalizer_cls: which statistics.
+          name: name of the module.
+        """
+        super().__init__(tf.TensorSpec([], tf.float32), normalizer_cls, name)
+        self._gamma = gamma
+        self._clip_value = clip_value
+        # Of each environment, by its id; every episode begins anew, so a checkpoint needs none of it.
+        self._returns = _Returns()
+
+    def normalize(self, reward: tf.Tensor) -> tf.Tensor:
+        """Rewards of any shape, scaled."""
+        return self._normalizer.scale(reward, self._clip_value)
+
+    def _rows(self, exp: Experience) -> tuple[Nest, tf.Tensor | None]:
+        """The running returns R[t] = r[t] + gamma * R[t - 1], from 0 at FIRST, which is no result of an action."""
+        shape = exp.step_type.shape
+        segments = [exp.step_type, exp.reward, exp.env_id]
+        if shape.rank == 1:
+            segments = [x[tf.newaxis, tf.newaxis] for x in segments]
+        elif shape.rank == 2:
+            segments = [x[tf.newaxis] for x in segments]
+        step_types, rewards, env_ids = segments
+        kept = self._returns.of_at_least(tf.reduce_max(env_ids) + 1)
+        rows = []
+        for step_type, reward, env_id in zip(
+            *(tf.unstack(x) for x in (step_types, rewards, env_ids[:, 0])), strict=True
+        ):
+            goes_on = tf.cast(tf.not_equal(step_type, StepType.FIRST), tf.float32)
+            earned = reward * goes_on
+            earned += tf.concat(
+                [(self._gamma * goes_on[0] * tf.gather(kept, env_id))[tf.newaxis], tf.zeros_like(earned[1:])], 0
+            )
+            returns = _forward_scan(earned, self._gamma * goes_on)
+            kept = tf.tensor_scatter_nd_update(kept, env_id[:, tf.newaxis], returns[-1])
+            rows.append(returns)
+        self._returns.variable.assign(kept)
+        return tf.stack(rows), tf.not_equal(step_types, StepType.FIRST)
+
+
+class _Returns:
+    """The running returns, float32 [largest id seen + 1]; kept from TensorFlow's tracking."""
+
+    def __init__(self) -> None:
+        self.variable = tf.Variable(tf.zeros([0]), shape=[None], trainable=False)
+
+    def of_at_least(self, size: tf.Tensor) -> tf.Tensor:
+        """Them, with zeros for environments not seen before."""
+        missing = tf.maximum(size - tf.size(self.variable), 0)
+        return tf.concat([self.variable, tf.zeros([missing])], 0)
+
+
+def _forward_scan(x: tf.Tensor, decay: tf.Tensor) -> tf.Tensor:
+    """y[t] = x[t] + decay[t] * y[t - 1] along the first axis, with y[-1] = 0."""
+    return tf.reverse(reverse_scan(tf.reverse(x, [0]), tf.reverse(decay, [0])), [0])

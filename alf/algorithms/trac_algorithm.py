@@ -1,0 +1,201 @@
+"""Trust region actor-critic: no update changes the policy by more than allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from tf_agents.distributions.utils import SquashToSpecNormal
+
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.data_structures import (
+    ActionTimeStep,
+    Experience,
+    LossInfo,
+    Nest,
+    PolicyStep,
+    StepType,
+    TrainingInfo,
+    namedtuple,
+)
+from alf.utils import nest_utils
+from alf.utils.trusted_updater import TrustedUpdater
+
+TracInfo = namedtuple("TracInfo", ["ac", "observation", "state"], default_value=())
+TracInfo.__doc__ = """`ac`: the info of the wrapped algorithm; `observation` and `state`: what its actor network got."""
+
+
+@dataclasses.dataclass
+class _Traced:
+    """Lives from the loss to the end of the update, while one function is traced."""
+
+    updater: TrustedUpdater | None = None
+
+
+def squared_distance(one: Any, other: Any, outer_rank: int) -> tf.Tensor:
+    """How far two action distributions of one kind are from each other, float32, outer axes, summed over the action's.
+
+    The squared difference of the logits of Categorical distributions and of deterministic actions, otherwise
+    KL(one, other) + KL(other, one), before any squashing, which does not change it. Each is about quadratic in a small
+    change of the parameters.
+
+    Args:
+      one: distribution or tensor [outer axes, ...].
+      other: likewise.
+      outer_rank: number of time and batch axes.
+    """
+    if not nest_utils.is_distribution(one):
+        distance = tf.math.squared_difference(one, other)
+    elif isinstance(one, tfp.distributions.Categorical):
+        # Logits are given up to a constant.
+        distance = tf.math.squared_difference(tf.nn.log_softmax(one.logits), tf.nn.log_softmax(other.logits))
+    elif isinstance(one, SquashToSpecNormal):
+        return squared_distance(one.input_distribution, other.input_distribution, outer_rank)
+    # Not its subclasses: a multivariate normal is one, of a normal without parameters.
+    elif type(one) is tfp.distributions.TransformedDistribution:
+        return squared_distance(one.distribution, other.distribution, outer_rank)
+    else:
+        distance = one.kl_divergence(other) + other.kl_divergence(one)
+    return tf.reduce_sum(distance, list(range(outer_rank, distance.shape.rank)))
+
+
+def max_distance(action_spec: Any, action_dist_clip_per_dim: float) -> float:
+    """sqrt(action_dist_clip_per_dim * dimensions) of an action's spec; each choice of a discrete action is a dimension."""
+    dims = action_spec.shape.num_elements()
+    if action_spec.dtype.is_integer:
+        dims *= int(np.max(action_spec.maximum) - np.min(action_spec.minimum)) + 1
+    return math.sqrt(action_dist_clip_per_dim * dims)
+
+
+@gin.configurable(module="alf")
+class TracAlgorithm(OffPolicyAlgorithm):
+    """Any actor-critic algorithm, with the step of its actor network shortened after each update.
+
+    For each action, the root of the mean of `squared_distance` over the rows trained on is at most `max_distance`.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        ac_algorithm_cls: Callable[..., Any] = ActorCriticAlgorithm,
+        action_dist_clip_per_dim: float = 0.01,
+        debug_summaries: bool = False,
+        name: str = "TracAlgorithm",
+    ) -> None:
+        """Creates the algorithm.
+
+        Args:
+          observation_spec: nest of specs of one observation.
+          action_spec: nest of bounded specs of one action.
+          ac_algorithm_cls: makes the algorithm, called with observation_spec, action_spec and debug_summaries. It has an
+            `_actor_network`, a TF-Agents network from observations to actions or their distributions.
+          action_dist_clip_per_dim: see `max_distance`.
+          debug_summaries: passed on.
+          name: name of the algorithm.
+
+        Raises:
+          ValueError: `action_dist_clip_per_dim` is not above 0.
+        """
+        if action_dist_clip_per_dim <= 0.0:
+            raise ValueError(f"{name}.action_dist_clip_per_dim must be above 0, got {action_dist_clip_per_dim}.")
+        ac = ac_algorithm_cls(
+            observation_spec=observation_spec, action_spec=action_spec, debug_summaries=debug_summaries
+        )
+        super().__init__(
+            observation_spec,
+            action_spec,
+            train_state_spec=ac.train_state_spec,
+            predict_state_spec=ac.predict_state_spec,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._ac_algorithm = ac
+        self._limits = tf.nest.map_structure(lambda spec: max_distance(spec, action_dist_clip_per_dim), action_spec)
+        self._traced = _Traced()
+
+    @property
+    def learning_state_spec(self) -> Nest:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.learning_state_spec
+
+    def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.rollout(time_step, state, mode)
+
+    def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.predict(inputs, state, epsilon_greedy)
+
+    def preprocess_experience(self, experience: Experience) -> Experience:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.preprocess_experience(experience)
+
+    def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.loss_info_spec(rollout_info_spec)
+
+    def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
+        """The wrapped algorithm's, whose info is kept with what the actor network got."""
+        step = self._ac_algorithm.train_step(inputs, state)
+        found = nest_utils.find_field(state, "actor")
+        info = TracInfo(ac=step.info, observation=inputs.observation, state=found[0] if found else ())
+        return step._replace(info=info)
+
+    def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
+        """The wrapped algorithm's; it is where the weights before the update are seen last."""
+        self._traced.updater = TrustedUpdater(self._ac_algorithm._actor_network.trainable_variables)
+        return self._ac_algorithm.calc_loss(_inner(training_info))
+
+    def after_train(self, training_info: TrainingInfo) -> None:
+        """Shortens the step of the actor network, then the wrapped algorithm's."""
+        updater, self._traced.updater = self._traced.updater, None
+        assert updater is not None, "calc_loss comes before after_train"
+        valid = tf.cast(training_info.step_type != StepType.LAST, tf.float32)
+        before = self._recorded_distributions(training_info)
+
+        def change() -> Nest:
+            after = self._act_again(training_info)
+
+            def distance(one: Any, other: Any) -> tf.Tensor:
+                rows = squared_distance(one, other, 2)
+                return tf.sqrt(tf.math.divide_no_nan(tf.reduce_sum(rows * valid), tf.reduce_sum(valid)))
+
+            return tf.nest.map_structure(distance, before, after)
+
+        updater.adjust_step(change, self._limits)
+        self._ac_algorithm.after_train(_inner(training_info))
+
+    def _recorded_distributions(self, training_info: TrainingInfo) -> Nest:
+        """What the actor network gave before the update, [T, B]."""
+        found = nest_utils.find_field(training_info.info.ac, "action_distribution")
+        if not found:
+            raise ValueError(
+                f"{type(self._ac_algorithm).__name__} records no action_distribution in train_step; TracAlgorithm needs it."
+            )
+        return found[0]
+
+    def _act_again(self, training_info: TrainingInfo) -> Nest:
+        """What the actor network gives now, [T, B]."""
+        info = training_info.info
+        length = training_info.step_type.shape[0]
+        flat = lambda nest: tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), nest)  # noqa: E731
+        output, _ = self._ac_algorithm._actor_network(
+            flat(info.observation), step_type=flat(training_info.step_type), network_state=flat(info.state)
+        )
+        spec = nest_utils.extract_spec(output)
+        params = tf.nest.map_structure(
+            lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]), nest_utils.distributions_to_params(output)
+        )
+        return nest_utils.params_to_distributions(params, spec)
+
+
+def _inner(training_info: TrainingInfo) -> TrainingInfo:
+    return training_info._replace(info=training_info.info.ac)

@@ -1,0 +1,86 @@
+"""Records episodes that a policy plays, as a dataset to learn from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from alf.algorithms.rl_algorithm import RLAlgorithm
+from alf.data_structures import StepType
+from alf.drivers.policy_driver import PolicyDriver
+from alf.replay.dataset import Steps
+
+
+class _Recorder:
+    """An observer that keeps the finished episodes of each environment of a batch."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.finished: list[list[list[Any]]] = [[] for _ in range(batch_size)]
+        self._open: list[list[Any]] = [[] for _ in range(batch_size)]
+        # What the next step of each environment came with.
+        self._reward = np.zeros(batch_size, np.float32)
+        self._discount = np.ones(batch_size, np.float32)
+
+    def __call__(self, trajectory: Any) -> None:
+        observation, action = (
+            tf.nest.map_structure(np.asarray, x) for x in (trajectory.observation, trajectory.action)
+        )
+        for b, step_type in enumerate(np.asarray(trajectory.step_type)):
+            first = step_type == StepType.FIRST
+            row = Steps(
+                np.int32(step_type),
+                np.float32(0.0 if first else self._reward[b]),
+                np.float32(1.0 if first else self._discount[b]),
+                tf.nest.map_structure(lambda x, b=b: x[b].copy(), observation),
+                tf.nest.map_structure(lambda x, b=b: x[b].copy(), action),
+            )
+            self._open[b] = [row] if first else [*self._open[b], row]
+            if step_type == StepType.LAST:
+                self.finished[b].append(self._open[b])
+        self._reward = np.array(trajectory.reward, np.float32)
+        self._discount = np.array(trajectory.discount, np.float32)
+
+
+def record_episodes(
+    algorithm: RLAlgorithm,
+    env: Any,
+    num_episodes: int,
+    epsilon_greedy: float = 0.0,
+    random_seed: int | None = None,
+    max_steps_per_episode: int = 100_000,
+) -> Steps:
+    """Plays whole episodes, to be written with `alf.replay.dataset.write_dataset`.
+
+    Args:
+      algorithm: acts by its `predict`.
+      env: a batched environment; every member of the batch gives the same number of episodes, so that short ones are not
+        preferred.
+      num_episodes: at least so many are recorded.
+      epsilon_greedy: chance of a sampled instead of the most likely action.
+      random_seed: of the acting; None draws one.
+      max_steps_per_episode: gives up when episodes do not end.
+
+    Returns:
+      the steps of the episodes, one after the other.
+
+    Raises:
+      ValueError: too few episodes have ended within the limit.
+    """
+    recorder = _Recorder(env.batch_size)
+    driver = PolicyDriver(env, algorithm, observers=[recorder], epsilon_greedy=epsilon_greedy, random_seed=random_seed)
+    each = math.ceil(num_episodes / env.batch_size)
+    position: tuple[Any, Any] = (None, None)
+    for _ in range(each * max_steps_per_episode):
+        if all(len(episodes) >= each for episodes in recorder.finished):
+            break
+        position = driver.predict(env.batch_size, *position)
+    else:
+        raise ValueError(
+            f"Of {num_episodes} episodes, {sum(map(len, recorder.finished))} ended in {each * max_steps_per_episode} steps: "
+            "raise max_steps_per_episode, or give the environment a time limit."
+        )
+    rows = [row for episodes in recorder.finished for episode in episodes[:each] for row in episode]
+    return tf.nest.map_structure(lambda *x: np.stack(x), *rows)

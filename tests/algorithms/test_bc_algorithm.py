@@ -1,0 +1,140 @@
+"""Behavioural cloning: the loss against numpy, and imitation through the trainer without a single action."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.networks.sequential import Sequential
+
+from alf.algorithms.bc_algorithm import BcAlgorithm
+from alf.data_structures import StepType
+from alf.drivers.policy_driver import PolicyDriver
+from alf.drivers.recording import record_episodes
+from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv, RNNPolicyUnittestEnv
+from alf.replay.dataset import Steps, write_dataset
+from alf.trainers.config import TrainerConfig
+from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from tests.algorithms import networks
+from tests.algorithms.loss_cases import numeric_gradient
+
+EPISODE = 6
+
+
+def expert(env: Any, episodes: int, memory: bool = False) -> Steps:
+    """What the best policy of a test environment does, in the first member of the batch."""
+    rows, first = [], 0.0
+    time_step = env.reset()
+    while len(rows) < episodes * EPISODE:
+        observation = float(time_step.observation[0, 0])
+        first = observation if time_step.step_type[0] == StepType.FIRST else first
+        choice = (first + 1) / 2 if memory else observation
+        action = np.full([1], choice, env.action_spec().dtype)
+        rows.append(Steps(*(np.array(x[0]) for x in time_step), action))
+        time_step = env.step(np.repeat(action[None], env.batch_size, 0))
+    return tf.nest.map_structure(lambda *x: np.stack(x), *rows)
+
+
+def make(env: Any, data: Any, rnn: bool = False, **kwargs: Any) -> BcAlgorithm:
+    specs = networks.specs_of(env)
+    actor = networks.recurrent(*specs)[0] if rnn else networks.feed_forward(*specs)[0]
+    return BcAlgorithm(*specs, actor, data, optimizer=tf.keras.optimizers.legacy.Adam(1e-2), **kwargs)
+
+
+def mean_return(algorithm: BcAlgorithm, env: Any) -> float:
+    driver = PolicyDriver(env, algorithm, epsilon_greedy=0.0)
+    driver.run_episodes(2 * env.batch_size)
+    return float(driver.get_metrics()[2].result())
+
+
+@pytest.mark.parametrize("action_type", list(ActionType))
+def test_loss_and_gradient(action_type: ActionType) -> None:
+    """The actor is linear; a deterministic one for continuous actions."""
+    tf.random.set_seed(0)
+    env = PolicyUnittestEnv(1, EPISODE, action_type=action_type, seed=0)
+    obs, act = networks.specs_of(env)
+    data = expert(env, 2)
+    if action_type is ActionType.Discrete:
+        actor = networks.feed_forward(obs, act, ())[0]
+    else:
+        actor = Sequential([tf.keras.layers.Dense(1)], input_spec=obs)
+    algorithm = BcAlgorithm(obs, act, actor, data, optimizer=tf.keras.optimizers.legacy.SGD(0.5))
+    before = [v.numpy().astype(np.float64) for v in actor.trainable_variables]
+
+    def oracle(w: list[np.ndarray]) -> float:
+        losses = []
+        for x, a, step_type in zip(data.observation, data.action, data.step_type, strict=True):
+            out = x @ w[0] + w[1]
+            if action_type is ActionType.Discrete:
+                log_p = out - np.log(np.exp(out).sum())
+                losses.append(-log_p[int(a[0])] if step_type != StepType.LAST else None)
+            else:
+                losses.append(float((out[0] - a[0]) ** 2) if step_type != StepType.LAST else None)
+        return float(np.mean([x for x in losses if x is not None]))
+
+    expected = [numeric_gradient(lambda _: oracle(before), w) for w in before]
+    algorithm.train()
+    assert float(algorithm.last_train_metrics["loss"]) == pytest.approx(oracle(before), rel=1e-4)
+    for variable, start, gradient in zip(actor.trainable_variables, before, expected, strict=True):
+        np.testing.assert_allclose((start - variable.numpy()) / 0.5, gradient, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_recurrent_policy_learns_to_remember(seed: int) -> None:
+    tf.random.set_seed(seed)
+    env = RNNPolicyUnittestEnv(8, EPISODE, gap=2, seed=seed)
+    algorithm = make(env, expert(env, 40, memory=True), rnn=True, sequence_length=EPISODE)
+    algorithm.train(num_updates=30, mini_batch_size=10, clear_replay_buffer=False)
+    assert mean_return(algorithm, env) == pytest.approx(EPISODE - 3)
+
+
+def test_trained_by_the_trainer_from_a_file_without_a_step(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    tf.random.set_seed(0)
+    path = str(tmp_path / "expert.npz")
+    write_dataset(path, expert(PolicyUnittestEnv(1, EPISODE, seed=0), 20))
+
+    def load(*args: Any, **kwargs: Any) -> PolicyUnittestEnv:
+        return PolicyUnittestEnv(4, EPISODE, seed=5)
+
+    config = TrainerConfig(
+        root_dir=str(tmp_path / "run"),
+        trainer=SyncOffPolicyTrainer,
+        algorithm_ctor=lambda observation_spec, action_spec, debug_summaries: make(load(), path),
+        random_seed=0,
+        num_iterations=10,
+        num_updates_per_train_step=5,
+        mini_batch_size=32,
+        checkpoint_interval=0,
+        export_saved_model=False,
+    )
+    trainer = SyncOffPolicyTrainer(config)
+    monkeypatch.setattr(trainer, "_create_environment", load)
+    trainer.train()
+    assert trainer.counters.env_steps == 0
+    assert trainer.counters.iterations == 10
+    assert mean_return(trainer.algorithm, load()) == EPISODE - 1  # type: ignore[arg-type]
+
+
+def test_recorded_episodes_are_whole_aligned_and_of_every_member_of_the_batch() -> None:
+    tf.random.set_seed(0)
+    env = PolicyUnittestEnv(3, EPISODE, seed=0)
+    algorithm = make(env, expert(env, 5))
+    steps = record_episodes(algorithm, PolicyUnittestEnv(3, EPISODE, seed=1), 5, epsilon_greedy=1.0, random_seed=0)
+    assert len(steps.step_type) == 6 * EPISODE
+    np.testing.assert_array_equal(steps.step_type.reshape(6, EPISODE), [[0, 1, 1, 1, 1, 2]] * 6)
+    for i, step_type in enumerate(steps.step_type):
+        if step_type == StepType.FIRST:
+            assert (steps.reward[i], steps.discount[i]) == (0.0, 1.0)
+        else:
+            assert steps.reward[i] == 1.0 - abs(steps.observation[i - 1, 0] - steps.action[i - 1, 0])
+            assert steps.discount[i] == float(step_type != StepType.LAST)
+
+
+def test_recording_gives_up_where_episodes_do_not_end() -> None:
+    env = PolicyUnittestEnv(2, EPISODE, seed=0)
+    algorithm = make(env, expert(env, 2))
+    with pytest.raises(ValueError, match="Of 4 episodes, 2 ended in 6 steps"):
+        record_episodes(algorithm, env, 4, max_steps_per_episode=3)
