@@ -236,7 +236,7 @@ def _evaluate_by_flags(root_dir: str) -> None:
         _write(report(root_dir, restored, plan, evaluate(plan, algorithm)))
         return
     output = output_flag.OUTPUT.value
-    done = {line["step"] for line in output_flag.read_lines(output) if "step" in line} if output else set()
+    done = {s for line in output_flag.read_lines(output) if isinstance(s := line.get("step"), int)} if output else set()
     if done:
         logging.info("%d checkpoints are in %s already.", len(done), output)
     wait = policy_flags.MAX_WAIT_SECS.value

@@ -2,14 +2,16 @@
 
     python -m alf.bin.train --gin_file=async_ppo_cart_pole.gin --root_dir=runs/cart_pole
 
-Everything is written below --root_dir; the same command again goes on from the newest checkpoint. Without --gin_file
-the *.gin files of --root_dir are used. Ctrl-C (or SIGTERM) finishes the iteration, writes a checkpoint and ends with
+Everything is written below --root_dir; the same command again goes on from the newest checkpoint (--resume insists on
+one), or with --force starts anew, with the run before renamed to ROOT_DIR-1. Without --gin_file the *.gin files of
+--root_dir are used. Ctrl-C (or SIGTERM) finishes the iteration, writes a checkpoint and ends with
 exit code 0; a second one ends at once, and so does one before training has begun (exit code 130). Exit code 2: the
 command line, a gin file or a checkpoint cannot be used.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from absl import flags
@@ -21,6 +23,12 @@ _INITIALIZE_FROM = flags.DEFINE_string(
     None,
     "Run or checkpoint whose weights a new run begins with; RUN:best for its best one. Counters begin at 0, and a run "
     "that is resumed goes on with its own weights.",
+)
+_RESUME = flags.DEFINE_bool(
+    "resume", False, "Only go on with a run: an error where there is no checkpoint to go on from."
+)
+_FORCE = flags.DEFINE_bool(
+    "force", False, "Start anew in a directory that holds a run, which is renamed to ROOT_DIR-1 (or -2, ...)."
 )
 _STRICT = flags.DEFINE_bool("strict", False, "Make bindings that nothing uses an error instead of a warning.")
 
@@ -39,7 +47,10 @@ def train_eval(root_dir: str, strict: bool = False, initialize_from: str | None 
         config = TrainerConfig(root_dir=root_dir)
     config.strict = config.strict or strict
     config.initialize_from = initialize_from or config.initialize_from
-    config.create_trainer().train()
+    with command_line.told_as_usage():
+        trainer = config.create_trainer()
+    with command_line.told_as_usage(lambda: not trainer.initialized):
+        trainer.train()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +62,38 @@ def _train(argv: Sequence[str]) -> None:
     root_dir = command_line.root_dir(argv)
     command_line.set_up()
     command_line.parse_gin(root_dir)
+    _prepare(root_dir)
+    command_line.make_directory(root_dir, "--root_dir")
     train_eval(root_dir, _STRICT.value, _INITIALIZE_FROM.value)
+
+
+def _prepare(root_dir: str) -> None:
+    """Insists on a run in the directory, or gets it out of the way, as the flags ask."""
+    from alf.trainers.earlier_run import can_be_resumed, set_aside
+
+    if _RESUME.value and _FORCE.value:
+        raise command_line.UsageError("--resume goes on with a run and --force starts anew: give one of them.")
+    if _RESUME.value and not can_be_resumed(root_dir):
+        raise command_line.UsageError(
+            f"--resume: there is no checkpoint in --root_dir={root_dir} to go on from; leave --resume out to start there."
+        )
+    if not _FORCE.value:
+        return
+    if _INITIALIZE_FROM.value and _is_inside(_INITIALIZE_FROM.value, root_dir):
+        raise command_line.UsageError(
+            f"--force would rename {root_dir}, which --initialize_from={_INITIALIZE_FROM.value} begins with: give the new "
+            "run another --root_dir."
+        )
+    try:
+        set_aside(root_dir)
+    except OSError as e:
+        raise command_line.UsageError(f"--force cannot rename {root_dir}: {e}; give another --root_dir.") from e
+
+
+def _is_inside(source: str, root_dir: str) -> bool:
+    """Whether `source`, which may end in ":best" or the like, is a run or a part of it."""
+    run, source = (os.path.abspath(os.path.expanduser(path)) for path in (root_dir, source.partition(":")[0]))
+    return os.path.commonpath([run, source]) == run
 
 
 if __name__ == "__main__":

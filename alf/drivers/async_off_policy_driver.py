@@ -15,16 +15,17 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, PolicyStep
 from alf.drivers.acting import Server, queue_policy
-from alf.drivers.base import Driver, batched, check_env, restarts
-from alf.drivers.collector import SLOW_STEP_SECS, STEPPING, Collector, driver_seeds
+from alf.drivers.arguments import check_mode, check_options, count_environments, make_environments
+from alf.drivers.base import Driver, restarts
+from alf.drivers.collector import SLOW_STEP_SECS, Collector, driver_seeds
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.lag import LagStats
-from alf.drivers.pacing import MODES, Pacer
+from alf.drivers.pacing import Pacer
 from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
+from alf.drivers.random_policy import random_policy
 from alf.drivers.threads import ActorThread, DriverThread, EnvThread, LogEntry, LogThread
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy, parallel, queue_call_spec, sequential
-from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
 
@@ -50,7 +51,7 @@ class AsyncOffPolicyDriver(Driver):
         actor_queue_cap: int = 1,
         observers: Sequence[Callable[..., Any]] | None = None,
         metrics: Sequence[Callable[..., Any]] | None = None,
-        exp_replayer: str = "one_time",
+        exp_replayer: str | None = None,
         *,
         env_f: Callable[[], Any] | None = None,
         num_envs: int | None = None,
@@ -73,7 +74,8 @@ class AsyncOffPolicyDriver(Driver):
           actor_queue_cap: A, requests that make one forward pass of A*B rows; exactly A.
           observers: called in the log thread as `f(trajectory [T, B, ...], env_thread_id)` for every segment.
           metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
-          exp_replayer: "one_time" or "cycle_one_time".
+          exp_replayer: "one_time", "cycle_one_time", "uniform" or "prioritized". None: what the trainer says, "one_time"
+            without one.
           env_f: makes one batched environment; with `num_envs` the other way to give the environments.
           num_envs: N, how often `env_f` is called.
           mode: "async"; "lockstep" (actors exactly one version behind) or "sync" (lag 0), both reproducible from the seed.
@@ -87,13 +89,13 @@ class AsyncOffPolicyDriver(Driver):
         Raises:
           ValueError: sizes, specs or options that do not fit together; the message names them.
         """
-        _check_options(stepping, mode, max_policy_lag)
+        check_options(stepping, mode, max_policy_lag)
         if algorithm is None:
             raise ValueError("AsyncOffPolicyDriver needs an algorithm.")
-        count = _count(envs, env_f, num_envs)
+        count = count_environments(envs, env_f, num_envs)
         check_sizes(count, 1, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
-        _check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
-        self._envs = _environments(envs, env_f, count, algorithm)
+        check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
+        self._envs = make_environments(envs, env_f, count, algorithm)
         self._batch_size = self._envs[0].batch_size
         super().__init__(algorithm, count, self._batch_size, observers, metrics)
         self._unroll_length = unroll_length
@@ -125,6 +127,7 @@ class AsyncOffPolicyDriver(Driver):
         self._unlogged: LogEntry | None = None
         self._waiting_since = self._waited_secs = 0.0
         self._steppers: list[Callable[..., Any]] = []
+        self._unrollers: dict[bool, Unroller] = {}
         self._state = "new"
         self._raised: BaseException | None = None
         self._dropped_steps = 0
@@ -168,7 +171,11 @@ class AsyncOffPolicyDriver(Driver):
         if self._state != "new":
             raise RuntimeError(f"The driver is {self._state}: it can be started only once; make a new one.")
         self._publish()
-        unroller, server = self._trace()
+        # TensorFlow keeps what a graph calls for ever: it gets a list that stop() empties.
+        self._steppers[:] = [collector.step_flat for collector in self._collectors]
+        for at_random in sorted({False, self._pacer.at_random}):
+            self._unrollers[at_random] = self._trace(at_random)
+        server = self._trace_server() if self._num_actor_queues else None
         log = LogThread("alf-log", self._observers, self._metrics, self._coord, self._queues.log_queue)
         self._log_thread = log
         for k, seed in enumerate(self._seeds.spawn(self._num_actor_queues)):
@@ -180,33 +187,35 @@ class AsyncOffPolicyDriver(Driver):
             )
         for collector in self._collectors:
             self._threads.append(
-                EnvThread(f"alf-env-{collector.thread}", self._coord, collector, self._queues, unroller, self._pacer)
+                EnvThread(
+                    f"alf-env-{collector.thread}", self._coord, collector, self._queues, self._unrollers, self._pacer
+                )
             )
         self._algorithm.add_after_train_hook(self._publish)
         self._state = "running"
         for thread in [log, *self._threads]:
             thread.start()
 
-    def _trace(self) -> tuple[Unroller, Server | None]:
+    def _trace(self, at_random: bool) -> Unroller:
         inline = self._num_actor_queues == 0
-        variables = self._store.variables
+        variables, steppers = self._store.variables, self._steppers
         call_spec = inline_call_spec(variables) if inline else queue_call_spec()
         policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
-        # TensorFlow keeps what a graph calls for ever: it gets a list that stop() empties.
-        steppers = self._steppers = [collector.step_flat for collector in self._collectors]
         unroller = Unroller(
             self._algorithm,
             self._batch_size,
             self._unroll_length,
-            policy,
+            random_policy(policy, self._algorithm.action_spec) if at_random else policy,
             call_spec,
             lambda thread, *action: steppers[int(thread)](*action),
             sequential if inline else parallel,
         )
         stepping = {c.stepping for c in self._collectors}
         unroller.trace(["graph", "host"] if "auto" in stepping else sorted(stepping))
-        server = None if inline else Server(self._algorithm, variables, self._queues, self._pacer.paced)
-        return unroller, server
+        return unroller
+
+    def _trace_server(self) -> Server:
+        return Server(self._algorithm, self._store.variables, self._queues, self._pacer.paced)
 
     def _publish(self) -> None:
         self._store.publish(int(self._algorithm.iterations))
@@ -266,6 +275,19 @@ class AsyncOffPolicyDriver(Driver):
           RuntimeError: always; it names `run_async`.
         """
         raise RuntimeError("The asynchronous driver has no run(): call start() once and run_async() for each batch.")
+
+    def act_at_random(self, at_random: bool = True) -> None:
+        """Has segments act at random within the action specs from now on, or by the policy again.
+
+        What else is recorded of acting (`rollout_info`, states) is the policy's. Random acting is traced when it is first
+        asked for. What is on its way when this changes is delivered as it was collected: up to Q + N segments in mode
+        "async", one batch in "lockstep", nothing in "sync". Before `start` it is for all segments.
+        """
+        if at_random == self._pacer.at_random:
+            return
+        if self._state == "running" and at_random not in self._unrollers:
+            self._unrollers[at_random] = self._trace(at_random)
+        self._pacer.at_random = at_random
 
     def run_async(self) -> int:
         """Waits for the next batch of Q segments and has the algorithm observe it.
@@ -408,59 +430,3 @@ class AsyncOffPolicyDriver(Driver):
             for c in self._collectors
         )
         return f"{len(self._envs)} environments of batch {self._batch_size}, {acting}; {how}."
-
-
-def _check_options(stepping: str, mode: str, max_policy_lag: int | None) -> None:
-    if stepping not in STEPPING:
-        raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}.")
-    if max_policy_lag is not None and max_policy_lag < 0:
-        raise ValueError(f"max_policy_lag must be 0 or more, got {max_policy_lag}.")
-    if max_policy_lag is not None and mode != "async":
-        raise ValueError(f"max_policy_lag={max_policy_lag} is for mode 'async': in mode {mode!r} the lag is fixed.")
-
-
-def _count(envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None) -> int:
-    if (envs is None) == (env_f is None):
-        raise ValueError("Give the environments either as envs=[...] or as env_f=... with num_envs=...")
-    if envs is None and (not num_envs or num_envs < 1):
-        raise ValueError(f"env_f needs num_envs of at least 1, got {num_envs}.")
-    if envs is not None and not envs:
-        raise ValueError("AsyncOffPolicyDriver needs at least one environment, got none.")
-    return num_envs if envs is None else len(envs)  # type: ignore[return-value]
-
-
-def _environments(
-    envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, count: int, algorithm: OffPolicyAlgorithm
-) -> list[BatchedEnvironment]:
-    """The environments, checked; those made here are closed again when one does not fit."""
-    made: list[BatchedEnvironment] = []
-    try:
-        for i in range(count):
-            env = batched(envs[i]) if env_f is None else batched(env_f())  # type: ignore[index]
-            made.append(env)
-            if env.batch_size != made[0].batch_size:
-                raise ValueError(
-                    f"Environment {i} has batch size {env.batch_size} and environment 0 has {made[0].batch_size}; "
-                    "make them equal."
-                )
-            check_env(env, algorithm, f"Environment {i}")
-            env.first_env_id = i * env.batch_size
-    except BaseException:
-        if env_f is not None:
-            for env in made:
-                env.close()
-        raise
-    return made
-
-
-def _check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: int, num_actor_queues: int) -> None:
-    if mode == "async" or num_actor_queues == 0:
-        return
-    if actor_queue_cap * num_actor_queues != num_envs or learn_queue_cap % num_envs:
-        raise ValueError(
-            f"mode={mode!r} with actor threads needs actor_queue_cap * num_actor_queues == num_envs and learn_queue_cap a "
-            f"multiple of num_envs, so that every forward pass has the same rows; got {actor_queue_cap} * {num_actor_queues}, "
-            f"num_envs={num_envs}, learn_queue_cap={learn_queue_cap}. Set num_actor_queues=0, or change the sizes."
-        )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from alf.drivers.policy_store import PolicyStore, Snapshot
 from alf.drivers.queues import QueueClosed
@@ -19,8 +20,20 @@ from alf.drivers.queues import QueueClosed
 MODES = ("async", "lockstep", "sync")
 
 
+class Turn(NamedTuple):
+    """How a segment acts: under which weights, or `at_random`."""
+
+    snapshot: Snapshot
+    at_random: bool
+
+
 class Pacer:
-    """Gives environment threads their weights and their turn."""
+    """Gives environment threads their weights and their turn.
+
+    Attributes:
+      at_random: whether segments that are asked for, or in mode "async" begin, from now on act at random; set by the
+        learner.
+    """
 
     def __init__(self, mode: str, num_envs: int, learn_queue_cap: int, store: PolicyStore) -> None:
         self._mode = mode
@@ -28,7 +41,8 @@ class Pacer:
         self._learn_queue_cap = learn_queue_cap
         self._store = store
         self._changed = threading.Condition()
-        self._granted: dict[int, Snapshot] = {}
+        self._granted: dict[int, Turn] = {}
+        self.at_random = False
         self._requests = 0
         self._arrived = 0
         self._closed = False
@@ -44,11 +58,11 @@ class Pacer:
             return
         with self._changed:
             request = self._requests
-            snapshot = self._store.latest()
+            turn = self._newest()
             ahead = 0 if self._mode == "sync" else 1
             if request == 0:
-                self._granted[0] = snapshot
-            self._granted[request + ahead] = snapshot
+                self._granted[0] = turn
+            self._granted[request + ahead] = turn
             self._granted.pop(request - 1, None)
             self._requests += 1
             self._changed.notify_all()
@@ -57,10 +71,13 @@ class Pacer:
         """The batch that segment `round_` of thread `thread` belongs to."""
         return (round_ * self._num_envs + thread) // self._learn_queue_cap
 
-    def snapshot_for(self, thread: int, round_: int) -> Snapshot:
-        """The weights under which a segment acts; waits until it may start. Raises QueueClosed at a stop."""
+    def _newest(self) -> Turn:
+        return Turn(self._store.latest(), self.at_random)
+
+    def turn_of(self, thread: int, round_: int) -> Turn:
+        """How a segment acts; waits until it may start. Raises QueueClosed at a stop."""
         if not self.paced:
-            return self._store.latest()
+            return self._newest()
         batch = self.batch_of(thread, round_)
         with self._changed:
             self._wait(lambda: batch in self._granted)

@@ -69,6 +69,23 @@ class PolicyDriver(Driver):
         self._store: PolicyStore | None = None
         self._weights: tuple[tf.Tensor, ...] = ()
 
+    def restart(self, env: Any, random_seed: int | None) -> None:
+        """Plays another environment of the same kind from now on, with samples of another seed.
+
+        Args:
+          env: batched as the one before, of which the caller disposes.
+          random_seed: seeds action sampling; None draws one.
+
+        Raises:
+          ValueError: the environment does not fit the algorithm, or has another batch size.
+        """
+        env = batched(env)
+        check_env(env, self._algorithm)
+        if env.batch_size != self._env.batch_size:
+            raise ValueError(f"The environment has batch size {env.batch_size}, the one before {self._env.batch_size}.")
+        self._env = env
+        self._rng = np.random.default_rng(random_seed)
+
     def freeze(self) -> None:
         """Acts by the weights of this moment from now on, whatever is learned meanwhile.
 

@@ -33,7 +33,7 @@ class SyncOffPolicyDriver(Driver):
         env: Any,
         algorithm: OffPolicyAlgorithm,
         unroll_length: int = 8,
-        exp_replayer: str = "one_time",
+        exp_replayer: str | None = None,
         observers: Sequence[Callable[..., Any]] | None = None,
         metrics: Sequence[Callable[..., Any]] | None = None,
         *,
@@ -46,7 +46,8 @@ class SyncOffPolicyDriver(Driver):
           env: a batched environment, owned by the driver from now on.
           algorithm: acts and learns.
           unroll_length: T, steps in a segment.
-          exp_replayer: "one_time" or "cycle_one_time".
+          exp_replayer: "one_time", "cycle_one_time", "uniform" or "prioritized". None: what the trainer says, "one_time"
+            without one.
           observers: called as `f(trajectory [T, B, ...])`.
           metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
           random_seed: seeds action sampling and shuffling; None draws one.
@@ -67,6 +68,7 @@ class SyncOffPolicyDriver(Driver):
         self._store = PolicyStore(algorithm.acting_variables())
         seed = driver_seeds(random_seed, algorithm)
         self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping)
+        self._stepping = stepping
         self._unrollers: dict[bool, Unroller] = {}
         self._position: tuple[ActionTimeStep, Nest] | None = None
         self._steps = 0
@@ -129,10 +131,10 @@ class SyncOffPolicyDriver(Driver):
         self._algorithm.observe(stack_segments([segment.experience for segment in segments]))
 
     def _trace(self, at_random: bool) -> Unroller:
-        variables, collector = self._store.variables, self._collector
+        variables = self._store.variables
         # TensorFlow keeps what a graph calls for ever: it gets a list that stop() empties.
         steppers = self._steppers
-        steppers[:] = [collector.step_flat]
+        steppers[:] = [self._collector.step_flat]
         policy = inline_policy(self._algorithm, variables)
         unroller = Unroller(
             self._algorithm,
@@ -142,7 +144,8 @@ class SyncOffPolicyDriver(Driver):
             inline_call_spec(variables),
             lambda thread, *action: steppers[int(thread)](*action),
         )
-        unroller.trace(["graph", "host"] if collector.stepping == "auto" else [collector.stepping])
+        # Not by what the collector has chosen by now: a driver that adopts this begins to choose anew.
+        unroller.trace(["graph", "host"] if self._stepping == "auto" else [self._stepping])
         return unroller
 
     def adopt(self, previous: Driver) -> None:

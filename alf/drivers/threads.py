@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,23 +75,32 @@ class EnvThread(DriverThread):
         coord: Coordinator,
         collector: Collector,
         tf_queues: TFQueues,
-        unroller: Unroller,
+        unrollers: Mapping[bool, Unroller],
         pacer: Pacer,
     ) -> None:
-        """Creates the thread; the environment inside `collector` is its own from now on."""
+        """Creates the thread; the environment inside `collector` is its own from now on.
+
+        Args:
+          name: of the thread.
+          coord: stops it.
+          collector: of its environment.
+          tf_queues: of the driver.
+          unrollers: how to act by the policy, under False, and at random, under True once it is asked for.
+          pacer: tells how each segment acts, and when it may start and arrive.
+        """
         super().__init__(name, coord, f"environment {collector.thread}")
         self.collector = collector
         self._queue = tf_queues.learn_queue
-        self._unroller = unroller
+        self._unrollers = unrollers
         self._pacer = pacer
 
     def _work(self) -> None:
         thread, round_ = self.collector.thread, 0
         while not self._coord.should_stop():
             asked = time.monotonic()
-            snapshot = self._pacer.snapshot_for(thread, round_)
+            turn = self._pacer.turn_of(thread, round_)
             begun = time.monotonic()
-            segment = self.collector.collect(self._unroller, snapshot)
+            segment = self.collector.collect(self._unrollers[turn.at_random], turn.snapshot)
             ready = time.monotonic()
             self._pacer.deliver(thread, round_, functools.partial(self._queue.enqueue, LogEntry(thread, segment)))
             self.collector.held_secs += begun - asked + time.monotonic() - ready
@@ -131,7 +140,7 @@ class ActorThread(DriverThread):
         while not self._coord.should_stop():
             requests = self._server.take(self._handle)
             # When paced, every forward pass serves one step of each of the actor's environments.
-            snapshot = self._pacer.snapshot_for(self._first_thread, forwards // self._unroll_length)
+            snapshot = self._pacer.turn_of(self._first_thread, forwards // self._unroll_length).snapshot
             seed = tf.constant(self._rng.integers(0, 2**30, 2, dtype=np.int32))
             self._server.answer(requests, snapshot, seed)
             forwards += 1

@@ -33,7 +33,8 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
 
 
 def algorithm_ctor(config: TrainerConfig) -> Callable[..., OffPolicyAlgorithm]:
-    """What makes the algorithm; ValueError when nothing is set."""
-    if config.algorithm_ctor is None:
-        raise ValueError("TrainerConfig.algorithm_ctor is not set: bind it to an algorithm, such as @Agent.")
+    """What makes the algorithm; ValueError when nothing is set that could."""
+    if not callable(config.algorithm_ctor):
+        state = "is not set" if config.algorithm_ctor is None else f"is {config.algorithm_ctor!r}"
+        raise ValueError(f"TrainerConfig.algorithm_ctor {state}: bind it to an algorithm, such as @Agent.")
     return config.algorithm_ctor

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 CHECKPOINT_DIR = os.path.join("train", "algorithm")
 MODELS_DIR = os.path.join("train", "models")
+REPLAY_DIR = os.path.join("train", "replay")
 
 PREFIX = "ckpt"
 _FILE = re.compile(rf"{PREFIX}-(0|[1-9]\d*)\.(index|data-\d{{5}}-of-\d{{5}})", re.ASCII)
@@ -34,12 +35,13 @@ def _is_complete(parts: set[str]) -> bool:
 
 
 def files_of(root_dir: str, step: int, folder: str = CHECKPOINT_DIR) -> list[str]:
-    """All files of a step's checkpoint and of the models exported with it, relative to the run's directory."""
+    """All files of a step's checkpoint, its models and its replay memory, relative to the run's directory."""
     name = checkpoint_name(step)
     own = [n for n in _names(os.path.join(root_dir, folder)) if _FILE.fullmatch(n) and n.startswith(f"{name}.")]
     files = [os.path.normpath(os.path.join(folder, n)) for n in own]
-    for directory, _, names in os.walk(os.path.join(root_dir, MODELS_DIR, name)):
-        files += [os.path.relpath(os.path.join(directory, n), root_dir) for n in names]
+    for place in (MODELS_DIR, REPLAY_DIR):
+        for directory, _, names in os.walk(os.path.join(root_dir, place, name)):
+            files += [os.path.relpath(os.path.join(directory, n), root_dir) for n in names]
     return sorted(files)
 
 
@@ -47,7 +49,7 @@ def leftovers(root_dir: str, steps: Iterable[int], folder: str = CHECKPOINT_DIR)
     """Files and directories of checkpoints of other steps than `steps`, relative to the run's directory."""
     kept = {checkpoint_name(step) for step in steps}
     places = [(folder, re.compile(rf"({PREFIX}-\d+)(\..*|_temp)", re.ASCII))]
-    places.append((MODELS_DIR, re.compile(rf"({PREFIX}-\d+)(\..*)?", re.ASCII)))
+    places += [(place, re.compile(rf"({PREFIX}-\d+)(\..*)?", re.ASCII)) for place in (MODELS_DIR, REPLAY_DIR)]
     found = []
     for place, pattern in places:
         for name in _names(os.path.join(root_dir, place)):

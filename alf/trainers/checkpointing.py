@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from alf.metrics.metrics import StepMetric
-from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, checkpoint_name, files_of, leftovers
+from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR, checkpoint_name, files_of, leftovers
 from alf.trainers.counters import Counters as Counters
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record, RunIndex, now
@@ -73,6 +73,8 @@ class Checkpointer:
         milestones: int = 0,
         keep_periodic: bool = False,
         exporter: Callable[[str], Any] | None = None,
+        replay_saver: Callable[[str], Any] | None = None,
+        replays_to_keep: int | None = 1,
     ) -> None:
         """Creates the checkpointer.
 
@@ -86,6 +88,8 @@ class Checkpointer:
           keep_periodic: the newest "periodic" checkpoint stays in any case, since a run goes on from such ones.
           exporter: called with a directory that it makes and fills with files of the same moment, such as models. What
             it raises is logged, and the checkpoint goes without them.
+          replay_saver: called likewise, for the files of a replay memory.
+          replays_to_keep: how many of the newest checkpoints keep theirs; None or 0 for all.
 
         Raises:
           ValueError: a number is negative.
@@ -95,8 +99,9 @@ class Checkpointer:
         self._objects = dict(objects)
         self._checkpoint = tf.train.Checkpoint(**objects)
         self._counters = objects.get("counters")
-        self._retention = Retention(max_to_keep, milestones, keep_periodic)
+        self._retention = Retention(max_to_keep, milestones, keep_periodic, replays_to_keep)
         self.exporter = exporter
+        self._replay_saver = replay_saver
         self._index: RunIndex | None = None
         # The step whose checkpoint holds what the objects hold.
         self._at: int | None = None
@@ -137,8 +142,11 @@ class Checkpointer:
           its record.
 
         Raises:
+          ValueError: there are no objects to save.
           Exception: OSError or an error of TensorFlow: it could not be written, and the earlier ones are as they were.
         """
+        if not self._objects:
+            raise ValueError(f"There is nothing to save in {self._directory}: give the checkpointer its objects.")
         index = self.index
         if reward is not None and not math.isfinite(reward):
             reward = None
@@ -264,7 +272,8 @@ class Checkpointer:
         os.makedirs(self._directory, exist_ok=True)
         try:
             self._checkpoint.write(os.path.join(self._directory, name))
-            self._export(name)
+            self._add(self.exporter, MODELS_DIR, name, "exported models")
+            self._add(self._replay_saver, REPLAY_DIR, name, "its replay memory")
             files = files_of(self._root_dir, step, self._folder)
             for place in {os.path.dirname(f) for f in files} | set(files):
                 sync(os.path.join(self._root_dir, place))
@@ -287,15 +296,15 @@ class Checkpointer:
             kinds=kinds,
         )
 
-    def _export(self, name: str) -> None:
-        if self.exporter is None:
+    def _add(self, writer: Callable[[str], Any] | None, place: str, name: str, what: str) -> None:
+        if writer is None:
             return
-        directory = os.path.join(self._root_dir, MODELS_DIR, name)
+        directory = os.path.join(self._root_dir, place, name)
         try:
-            self.exporter(directory)
-        # Whatever goes wrong with a model, what was learned is saved.
+            writer(directory)
+        # Whatever goes wrong with them, what was learned is saved.
         except Exception as e:
-            logging.error("%s goes without exported models: %s: %s", name, type(e).__name__, e)
+            logging.error("%s goes without %s: %s: %s", name, what, type(e).__name__, e)
             shutil.rmtree(directory, ignore_errors=True)
 
     def _commit(self, record: Record) -> None:
@@ -306,13 +315,16 @@ class Checkpointer:
         gone = self._retention.superfluous(index.records())
         for old in gone:
             index.remove(old)
+        thinned = {r.name: r for r in self._retention.without_replays(index.records())}
+        if thinned:
+            index.reset([thinned.get(r.name, r) for r in index.records()], index.saves())
         try:
             index.save()
         except BaseException:
             index.reset(before, saves)
             self._tidy = False
             raise
-        for old in gone:
+        for old in [*gone, *(r for r in before if r.name in thinned)]:
             delete_files(self._root_dir, old, index.records())
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import gin
 
+from alf.trainers.config_types import checked
 from alf.utils.gin_utils import nearest
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class TrainerConfig:
         checkpoint_milestones: int = 0,
         initialize_from: str | None = None,
         exact_resume: bool = False,
+        checkpoint_replay: bool = False,
+        checkpoint_replay_max_to_keep: int | None = 1,
+        samples_per_insert: float | None = None,
         export_saved_model: bool = True,
         export_onnx: bool = False,
     ) -> None:
@@ -95,9 +99,11 @@ class TrainerConfig:
           summarize_grads_and_vars: report norms of gradients and variables.
           summarize_action_distributions: report the parameters of the action distributions.
           num_steps_per_iter: environment steps in an iteration of the on-policy trainer.
-          initial_collect_steps: environment steps to collect before the first update of a run.
+          initial_collect_steps: environment steps to collect before the first update of a run; a resumed one counts what
+            its replay memory holds.
           num_updates_per_train_step: passes over the data, or sampled batches, in an iteration.
-          mini_batch_length: L, steps in a training sequence, a divisor of T; None for T.
+          mini_batch_length: L, steps in a training sequence. Of whole batches a divisor of T, None for T. Of samples any
+            number: the last step is only looked at, so 2 trains one transition and n + 1 is for n-step returns.
           mini_batch_size: sequences in one gradient step; None for all.
           whole_replay_buffer_training: train on all that the replayer has, else on samples.
           clear_replay_buffer: forget it afterwards.
@@ -122,14 +128,22 @@ class TrainerConfig:
             all episodes are cut, as truncated, and the environments made anew with seeds of `random_seed` and the
             iteration. Costs that much time, and for asynchronous drivers about a second, a checkpoint. Needs
             `random_seed`, and the mode "lockstep" or "sync" where collecting is asynchronous. A run that was
-            interrupted between two periodic checkpoints goes on from the first one.
+            interrupted between two periodic checkpoints goes on from the first one. With replay of samples it needs
+            `checkpoint_replay`.
+          checkpoint_replay: write what the replay memory holds with every checkpoint, for a resumed run to go on with; in
+            files of some 32 MB, which takes seconds a gigabyte. Without it a resumed run collects as a new one does
+            before it learns.
+          checkpoint_replay_max_to_keep: only the newest checkpoints keep theirs; None or 0 for all.
+          samples_per_insert: how often each collected step is to be sampled on average: an iteration makes as many updates
+            as keep to this, and collects until one is due. Takes the place of `num_updates_per_train_step`, for training
+            on samples.
           export_saved_model: write with every checkpoint a TensorFlow SavedModel of the policy, which runs without alf.
           export_onnx: write an ONNX model beside it, which needs the extra `onnx` and takes seconds a checkpoint.
 
         Raises:
           ValueError: a number is out of its range.
         """
-        given = dict(locals())
+        given = checked("TrainerConfig", dict(locals()), _ANNOTATIONS)
         for name in _FIELDS:
             object.__setattr__(self, name, given[name])
         self._check()
@@ -141,9 +155,10 @@ class TrainerConfig:
           ValueError: no trainer is set.
         """
         trainer = self._values()["trainer"]
-        if trainer is None:
+        if not callable(trainer):
+            state = "is not set" if trainer is None else f"is {trainer!r}"
             raise ValueError(
-                "TrainerConfig.trainer is not set: bind it to @on_policy_trainer, @sync_off_policy_trainer or "
+                f"TrainerConfig.trainer {state}: bind it to @on_policy_trainer, @sync_off_policy_trainer or "
                 "@async_off_policy_trainer."
             )
         return trainer(self)
@@ -184,6 +199,16 @@ class TrainerConfig:
                 f"TrainerConfig.checkpoint_save_secs={values['checkpoint_save_secs']} follows the clock, so no run could be "
                 "repeated with exact_resume: use checkpoint_interval or checkpoint_env_steps."
             )
+        samples = not (values["whole_replay_buffer_training"] and values["clear_replay_buffer"])
+        if values["exact_resume"] and samples and not values["checkpoint_replay"]:
+            raise ValueError(
+                "TrainerConfig.exact_resume with a replay memory needs checkpoint_replay=True: a resumed run goes on with it."
+            )
+        rate = values["samples_per_insert"]
+        if rate is not None and (rate <= 0 or values["whole_replay_buffer_training"]):
+            raise ValueError(
+                f"TrainerConfig.samples_per_insert={rate} must be above 0, and is for whole_replay_buffer_training=False."
+            )
         if not 0.0 <= values["epsilon_greedy"] <= 1.0:
             raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
 
@@ -206,6 +231,9 @@ class TrainerConfig:
 
 
 _FIELDS = [p for p in inspect.signature(TrainerConfig.__init__).parameters if p != "self"]
+_ANNOTATIONS = {
+    p.name: p.annotation for p in inspect.signature(TrainerConfig.__init__).parameters.values() if p.name != "self"
+}
 _LEAST = {
     "num_iterations": 0,
     "num_env_steps": 0,
@@ -215,6 +243,7 @@ _LEAST = {
     "checkpoint_save_secs": 0,
     "checkpoint_env_steps": 0,
     "checkpoint_milestones": 0,
+    "checkpoint_replay_max_to_keep": 0,
     "eval_interval": 1,
     "num_eval_episodes": 1,
     "summary_interval": 1,

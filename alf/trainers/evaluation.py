@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import StepType
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.metrics.episode_video import EpisodeVideo
 from alf.metrics.summary_writer import SummaryWriter
 from alf.trainers.counts import Count, EnvironmentEpisodes
 
@@ -34,6 +36,8 @@ class Evaluation(NamedTuple):
       environment_steps: actions taken, those of episodes that did not end included.
       returns: of each episode, rewards as the environment gives them.
       step: global counter of the weights that played.
+      average_shaped_return: as `average_return`, of the rewards that are learned from (`reward_shaping_fn`); None
+        where these are those of the environment.
     """
 
     episodes: int
@@ -44,6 +48,7 @@ class Evaluation(NamedTuple):
     environment_steps: int = 0
     returns: tuple[float, ...] = ()
     step: int = 0
+    average_shaped_return: float | None = None
 
 
 class EpisodeRecorder:
@@ -59,6 +64,7 @@ class EpisodeRecorder:
         batch_size: int,
         success_threshold: float | None = None,
         successes: Callable[[], np.ndarray | None] = lambda: None,
+        shape: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         """Creates the recorder.
 
@@ -67,17 +73,21 @@ class EpisodeRecorder:
           batch_size: B.
           success_threshold: an episode with at least this return is a success.
           successes: what the environment says about the last step, bool [B], or None.
+          shape: from rewards [B] to those that are learned from, [B], where these are others.
         """
         whole, more = divmod(int(count.value), batch_size)
         self._wanted = np.full(batch_size, whole) + (np.arange(batch_size) < more)
         self._by_episodes = isinstance(count, EnvironmentEpisodes)
         self._threshold = success_threshold
         self._successes = successes
+        self._shape = shape
         self._return = np.zeros(batch_size)
+        self._shaped_return = np.zeros(batch_size)
         self._length = np.zeros(batch_size, np.int64)
         self._owes = self._wanted > 0
         self._told = success_threshold is not None
         self.returns: list[float] = []
+        self.shaped_returns: list[float] = []
         self.lengths: list[int] = []
         self.succeeded: list[bool] = []
         self.steps = 0
@@ -95,6 +105,8 @@ class EpisodeRecorder:
         """Takes in a step of the batch: step_type, next_step_type int32 [B] and reward float32 [B]."""
         acting = np.asarray(trajectory.step_type) != _LAST
         self._return += np.where(acting, trajectory.reward, 0.0)
+        if self._shape is not None:
+            self._shaped_return += np.where(acting, self._shape(np.asarray(trajectory.reward)), 0.0)
         self._length += acting
         counted = acting & self._owes
         self.steps += int(np.count_nonzero(counted))
@@ -103,7 +115,7 @@ class EpisodeRecorder:
         ended = acting & (np.asarray(trajectory.next_step_type) == _LAST)
         for row in np.flatnonzero(ended & self._owes):
             self._end(int(row))
-        self._return[ended] = 0.0
+        self._return[ended] = self._shaped_return[ended] = 0.0
         self._length[ended] = 0
 
     def _end(self, row: int) -> None:
@@ -111,6 +123,8 @@ class EpisodeRecorder:
         self._told |= said is not None
         self.returns.append(float(self._return[row]))
         self.lengths.append(int(self._length[row]))
+        if self._shape is not None:
+            self.shaped_returns.append(float(self._shaped_return[row]))
         enough = self._threshold is not None and self.returns[-1] >= self._threshold
         self.succeeded.append(enough or (said is not None and bool(said[row])))
         if self._by_episodes:
@@ -130,6 +144,7 @@ class EpisodeRecorder:
             self.steps,
             tuple(self.returns),
             step,
+            float(np.mean(self.shaped_returns)) if self.shaped_returns else None,
         )
 
     @property
@@ -161,8 +176,10 @@ class Evaluator:
           success_threshold: an episode with at least this return is a success.
         """
         self._env = env
+        self._algorithm = algorithm
         self._success_threshold = success_threshold
         self._recorder: EpisodeRecorder | None = None
+        self._video = EpisodeVideo()
         self._driver = PolicyDriver(
             env, algorithm, observers=[self._record], epsilon_greedy=epsilon_greedy, random_seed=random_seed
         )
@@ -171,6 +188,21 @@ class Evaluator:
     def _record(self, trajectory: Any) -> None:
         assert self._recorder is not None
         self._recorder(trajectory)
+        self._video.add(trajectory, self._env.render)
+
+    def restart(self, env: BatchedEnvironment, random_seed: int) -> None:
+        """Closes the environment and goes on in another one; no evaluation may be running.
+
+        Args:
+          env: as the one before, closed by `close`.
+          random_seed: of the samples.
+        """
+        self._env.close()
+        self._env = env
+        self._driver.restart(env, random_seed)
+
+    def _shaped(self, reward: np.ndarray) -> np.ndarray:
+        return np.asarray(self._algorithm.shape_reward(tf.convert_to_tensor(reward, tf.float32)))
 
     def freeze(self) -> None:
         """Plays by the weights of this moment from now on; see `PolicyDriver.freeze`."""
@@ -194,8 +226,12 @@ class Evaluator:
         Returns:
           what came of it; None when `should_stop` came true.
         """
-        recorder = EpisodeRecorder(count, self._env.batch_size, self._success_threshold, lambda: self._env.successes)
+        shape = self._shaped if self._algorithm.shapes_reward else None
+        recorder = EpisodeRecorder(
+            count, self._env.batch_size, self._success_threshold, lambda: self._env.successes, shape
+        )
         self._recorder = recorder
+        self._video.begin()
         time_step, state = self._driver.get_initial_time_step(), self._driver.get_initial_policy_state()
         while not recorder.done:
             if should_stop():
@@ -213,7 +249,10 @@ class Evaluator:
         return recorder.result(step)
 
     def report(self, result: Evaluation) -> None:
-        """Writes `Metrics/AverageReturn`, `/AverageEpisodeLength` and `/SuccessRate`; nothing without an episode."""
+        """Writes `Metrics/AverageReturn`, `/AverageEpisodeLength` and `/SuccessRate`; nothing without an episode.
+
+        Where rewards are shaped, `Metrics/AverageShapedReturn` stands beside the raw one.
+        """
         if not result.episodes:
             return
         scalars = {
@@ -222,7 +261,10 @@ class Evaluator:
         }
         if self._recorder is not None and self._recorder.tells_success:
             scalars["Metrics/SuccessRate"] = result.success_rate
+        if result.average_shaped_return is not None:
+            scalars["Metrics/AverageShapedReturn"] = result.average_shaped_return
         self._writer.scalars(scalars, result.step)
+        self._video.write(self._writer, result.step)
         self._writer.flush()
 
     def close(self) -> None:

@@ -113,10 +113,20 @@ class EvaluationBeside:
 class Evaluations:
     """The evaluator of a run with what it found: one evaluation at a time, in the learner's thread or beside it."""
 
-    def __init__(self, make_evaluator: Callable[[], Evaluator]) -> None:
-        """Creates it; `make_evaluator` is called at the first evaluation."""
+    def __init__(
+        self,
+        make_evaluator: Callable[[], Evaluator],
+        refresh: Callable[[Evaluator, int], None] = lambda evaluator, step: None,
+    ) -> None:
+        """Creates it.
+
+        Args:
+          make_evaluator: called at the first evaluation.
+          refresh: called before each evaluation, in the learner's thread, with the evaluator and the step of the weights.
+        """
         self.history = History()
         self._make_evaluator = make_evaluator
+        self._refresh = refresh
         self._evaluator: Evaluator | None = None
         self._beside: EvaluationBeside | None = None
 
@@ -131,6 +141,7 @@ class Evaluations:
     ) -> Evaluation | None:
         """Evaluates the present weights; see `Evaluator.play`. Nothing may be running beside."""
         evaluator = self.prepare()
+        self._refresh(evaluator, step)
         if self._beside is not None:
             evaluator.freeze()
         return evaluator.play(count, step, max_episode_steps, should_stop)
@@ -139,6 +150,8 @@ class Evaluations:
         """Begins to evaluate the present weights beside training; False while that is going on already."""
         if self._beside is None:
             self._beside = EvaluationBeside(self.prepare())
+        if not self._beside.running:
+            self._refresh(self.prepare(), step)
         return self._beside.start(count, step, max_episode_steps)
 
     def take_beside(self, wait: bool) -> Evaluation | None:

@@ -30,11 +30,21 @@ class Acted(NamedTuple):
     environment_steps: int
     episodes: int
 
+    @property
+    def episode_ended(self) -> bool:
+        """Whether an episode has ended in any of the environments."""
+        return self.episodes > 0
+
 
 class Improver(abc.ABC):
     """What a trainer does, phase by phase; how it builds and saves is up to `Trainer`.
 
     All of it is for one thread, the learner's.
+
+    No phase resets the environments of training: an episode that goes on when the phase changes goes on in the next one,
+    and each of its steps, and its end, counts in the phase in which the learner gets them. Cutting it would throw away
+    what is collected, favour short episodes, and stop environments that run ahead of the learner. Evaluation begins new
+    episodes in environments of its own, and the first phase that acts begins new ones anyhow.
     """
 
     def __init__(self, config: TrainerConfig) -> None:
@@ -57,7 +67,7 @@ class Improver(abc.ABC):
         self._position: tuple[ActionTimeStep | None, Nest] = (None, None)
         self._num_rows = 0
         self._episodes = EpisodeCounter()
-        self._evaluations = Evaluations(self._make_evaluator)
+        self._evaluations = Evaluations(self._make_evaluator, self._refresh_evaluator)
         self._marked_at = time.monotonic()
 
     # ---- what a trainer defines ----
@@ -99,6 +109,10 @@ class Improver(abc.ABC):
         """Collects once, as `_train_iter` does, without learning; returns the environment steps."""
         raise ValueError(f"{type(self).__name__} cannot act without training: it defines no _collect.")
 
+    def _learn_only(self) -> None:
+        """Learns once, as `_train_iter` does, for an algorithm that takes no action."""
+        raise ValueError(f"{type(self).__name__} cannot train without acting: it defines no _learn_only.")
+
     @abc.abstractmethod
     def _after_iteration(self) -> None:
         """Reports, evaluates and saves what is due."""
@@ -106,6 +120,10 @@ class Improver(abc.ABC):
     @abc.abstractmethod
     def _make_evaluator(self) -> Evaluator:
         """An evaluator with environments of its own."""
+
+    @abc.abstractmethod
+    def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
+        """Called before each evaluation, with the global counter of the weights."""
 
     @abc.abstractmethod
     def _save_evaluated(self, best: bool) -> None:
@@ -159,10 +177,20 @@ class Improver(abc.ABC):
         """Whether one of the stop conditions holds."""
         return self._stop_reason() is not None
 
+    def should_train(self) -> bool:
+        """Whether a behavior is due to learn: in TRAIN, with the heat-up done, no end reached and no signal received."""
+        heatup = self.schedule.heatup_steps
+        due = self.phase is Phase.TRAIN and self._counters.reached(heatup, Phase.HEATUP)
+        return due and not self._signals.requested and self._reached() is None
+
     def improve(self) -> None:
         """Runs the schedule: heat-up, training, evaluations in between, until one of its ends or a stop condition.
 
         It ends at the first iteration that reaches an end, not at the end of a period; a signal ends it too.
+
+        Raises:
+          RunLockedError: another live run writes to the root_dir.
+          ValueError: the algorithm takes no action, and the run ends by environment steps or episodes only.
         """
         self.initialize()
         self._improving = True
@@ -179,34 +207,41 @@ class Improver(abc.ABC):
     def heatup(self, count: Count) -> Acted:
         """Collects whole episodes before learning: at random, or by the policy if the schedule says so.
 
-        Experience goes to the replayer and all observers; nothing is learned, and only totals of HEATUP grow.
+        Experience goes to the replayer and all observers; nothing is learned, and only totals of HEATUP grow. An
+        asynchronous driver runs ahead: what it has collected at random, but not delivered yet, when the heat-up is over
+        comes as experience of the phase that follows, whose totals count it.
 
         Args:
           count: environment steps or episodes; 0 does nothing at all.
 
         Returns:
-          what was collected.
-
-        Raises:
-          ValueError: the driver cannot act at random.
+          what was collected; nothing for an algorithm that takes no action.
         """
         with self.phase_context(Phase.HEATUP):
             return self.act(count, wait_for_full_episodes=True)
 
-    def act(self, count: Count, wait_for_full_episodes: bool = False) -> Acted:
+    def act(self, count: Count, wait_for_full_episodes: bool = False, *, until_episode_end: bool = False) -> Acted:
         """Collects without learning until the totals of the present phase have grown by at least `count`.
+
+        Drivers collect whole segments, so it ends with the first one at which that holds. An algorithm that takes no
+        action makes no step.
 
         Args:
           count: environment steps, episodes or seconds.
           wait_for_full_episodes: go on until every environment has ended the episode that it is in then, but no further
             than `max_episode_steps` of the schedule.
+          until_episode_end: return when an episode ends in any environment, even before `count`.
 
         Returns:
           what was collected; less than asked for after a signal.
 
         Raises:
-          ValueError: `count` is in a unit that acting does not raise, the phase is TEST, or the driver cannot do it.
+          ValueError: `count` is in a unit that acting does not raise, both ends are asked for, the phase is TEST, or the
+            driver cannot do it.
+          RunLockedError: another live run writes to the root_dir.
         """
+        if wait_for_full_episodes and until_episode_end:
+            raise ValueError("act() ends at the first end of an episode or at the last: give one of the two arguments.")
         if isinstance(count, TrainingSteps):
             raise ValueError(f"{count!r}: acting learns nothing, so give environment steps, episodes or seconds.")
         if self.phase is Phase.TEST:
@@ -214,11 +249,13 @@ class Improver(abc.ABC):
         if not count.value:
             return Acted(0, 0)
         self.initialize()
+        if not self.algorithm.acts:
+            return Acted(0, 0)
         self._begin()
         totals = self._counters[self.phase]
         target, before = totals + count, (totals.of(EnvironmentSteps), totals.of(EnvironmentEpisodes))
         with contextlib.suppress(Interrupted):
-            while totals < target:
+            while totals < target and not (until_episode_end and totals > before[1]):
                 self._act_once()
             if wait_for_full_episodes:
                 self._end_episodes()
@@ -229,10 +266,15 @@ class Improver(abc.ABC):
 
         Args:
           count: in any unit; 0 does nothing at all.
+
+        Raises:
+          ValueError: the algorithm takes no action, and `count` is in environment steps or episodes.
+          RunLockedError: another live run writes to the root_dir.
         """
         if not count.value:
             return
         self.initialize()
+        self._check_reachable(count)
         target = self._counters[Phase.TRAIN] + count
         while not self._counters.reached(target) and self._iterate():
             pass
@@ -278,8 +320,12 @@ class Improver(abc.ABC):
             return False
         self._begin()
         time_step, policy_state = self._position
+        steps = 0
         try:
-            time_step, policy_state, steps = self._train_iter(self._counters.iterations, policy_state, time_step)
+            if self.algorithm.acts:
+                time_step, policy_state, steps = self._train_iter(self._counters.iterations, policy_state, time_step)
+            else:
+                self._learn_only()
         except Interrupted:
             return False
         self._position = (time_step, policy_state)
@@ -305,10 +351,12 @@ class Improver(abc.ABC):
         if done < wanted:
             self.heatup(wanted - done)
 
+    def _acts_at_random(self) -> bool:
+        return self.phase is Phase.HEATUP and not self.schedule.heatup_using_network_decisions
+
     def _act_once(self) -> None:
-        at_random = self.phase is Phase.HEATUP and not self.schedule.heatup_using_network_decisions
         with self._signals.interruptible():
-            steps = self._collect(at_random)
+            steps = self._collect(self._acts_at_random())
         self._position = (None, None)
         self._counters[self.phase].add(
             EnvironmentSteps(steps), EnvironmentEpisodes(self._episodes.take()), self._elapsed()
@@ -338,7 +386,18 @@ class Improver(abc.ABC):
         """Fixes the ends and the next evaluation by the schedule in force."""
         totals = self._counters[Phase.TRAIN]
         self._targets = self.schedule.targets(totals)
+        if not self._config.stop_conditions:
+            self._check_reachable(*self._targets)
         self._evaluation_due = self.schedule.next_evaluation(totals)
+
+    def _check_reachable(self, *ends: Count) -> None:
+        """Raises ValueError when none of `ends` ever comes, since nothing acts."""
+        counts_acting = [isinstance(end, (EnvironmentSteps, EnvironmentEpisodes)) for end in ends]
+        if ends and all(counts_acting) and not self.algorithm.acts:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} takes no action, so {ends[0]} are never reached: give training_steps or "
+                "seconds (TrainerConfig.num_iterations, or Schedule.improve_steps)."
+            )
 
     def share_done(self) -> float | None:
         """How much of what `improve` is at is done, in [0, 1], by the nearest of its ends; None without one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import gin
@@ -11,24 +12,79 @@ from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.base import Driver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.replay.uniform_replay import UniformReplay
+from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
 
 
 class OffPolicyTrainer(Trainer):
     """What trainers over a replayer share: collect a batch, then train on it with the sizes of the configuration."""
 
+    def __init__(self, config: TrainerConfig) -> None:
+        """Creates the trainer; see `Trainer`."""
+        super().__init__(config)
+        self._num_updates = config.num_updates_per_train_step
+
+    def _name_replayer(self) -> None:
+        """Says which replayer a driver takes that is not told."""
+        config = self._config
+        once = config.whole_replay_buffer_training and config.clear_replay_buffer
+        self.algorithm.set_default_replayer("one_time" if once else "uniform")
+
     def _collect_initially(self, collect: Callable[[], int]) -> int:
-        """Calls `collect` once, at the start of a run until it has made `initial_collect_steps`; returns the steps."""
+        """Calls `collect` once, and again until there is enough to learn from; returns the steps.
+
+        At the start of a run that is `initial_collect_steps`, and with a replayer of samples that they make a minibatch.
+        """
         begins = self._counters.iterations == 0 if self._config.exact_resume else self._iterations_here == 0
-        steps = collect()
-        while begins and steps < self._config.initial_collect_steps:
-            steps += collect()
+        steps = fresh = collect()
+        while (begins and self._missing(steps)) or not self._can_sample():
+            fresh = collect()
+            steps += fresh
+        # What there had to be before the first update is not made up for by a burst of updates.
+        while not self._updates_due(steps - fresh, steps):
+            more = collect()
+            steps, fresh = steps + more, fresh + more
+        self._num_updates = self._updates_due(steps - fresh, steps)
         return steps
+
+    def _updates_due(self, begin: int, end: int) -> int:
+        """How many updates follow on environment steps `begin` to `end` of this iteration.
+
+        With `samples_per_insert` it is a difference of rounded totals, which needs no memory of its own: a resumed run has
+        nothing to catch up with, and whoever finds none due collects more, so that nobody waits for anybody.
+        """
+        config = self._config
+        if config.samples_per_insert is None:
+            return config.num_updates_per_train_step
+        trained = (config.mini_batch_size or 1) * max((config.mini_batch_length or 1) - 1, 1)
+        updates_per_step, before = config.samples_per_insert / trained, self._counters.env_steps
+        return math.floor((before + end) * updates_per_step) - math.floor((before + begin) * updates_per_step)
+
+    def _missing(self, steps: int) -> bool:
+        """Whether `initial_collect_steps` are not there yet, of which `steps` were made just now."""
+        replayer = self.algorithm.exp_replayer
+        held = replayer.total_steps if isinstance(replayer, UniformReplay) else 0
+        return max(steps, held) < self._config.initial_collect_steps
+
+    def _can_sample(self) -> bool:
+        """Whether a minibatch can be drawn, or none has to be."""
+        config, replayer = self._config, self.algorithm.exp_replayer
+        if config.whole_replay_buffer_training or not isinstance(replayer, UniformReplay):
+            return True
+        size, length = config.mini_batch_size or 1, config.mini_batch_length or 1
+        if replayer.capacity(length) < size:
+            # No waiting helps: says what is wrong.
+            replayer.check(size, length)
+        return replayer.num_sequences(length) >= size
+
+    def _learn_only(self) -> None:
+        self._learn()
 
     def _learn(self) -> int:
         config = self._config
         return self.algorithm.train(
-            num_updates=config.num_updates_per_train_step,
+            num_updates=self._num_updates,
             mini_batch_size=config.mini_batch_size,
             mini_batch_length=config.mini_batch_length,
             whole_replay_buffer_training=config.whole_replay_buffer_training,
@@ -42,6 +98,7 @@ class SyncOffPolicyTrainer(OffPolicyTrainer):
     """Collects `unroll_length` steps of one batched environment and learns, in turns."""
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
+        self._name_replayer()
         self._steps_per_run = self._config.unroll_length * envs[0].batch_size
         return SyncOffPolicyDriver(
             envs[0], self.algorithm, unroll_length=self._config.unroll_length, random_seed=random_seed
@@ -78,31 +135,34 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
         return self._config.num_envs
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
+        self._name_replayer()
         return AsyncOffPolicyDriver(
             envs, self.algorithm, unroll_length=self._config.unroll_length, random_seed=random_seed
         )
 
     def _describe_driver(self) -> str:
         driver = self.driver
-        assert isinstance(driver, AsyncOffPolicyDriver)
-        return driver.describe()
+        return driver.describe() if isinstance(driver, AsyncOffPolicyDriver) else super()._describe_driver()
+
+    def _start(self) -> None:
+        driver = self.driver
+        if isinstance(driver, AsyncOffPolicyDriver):
+            driver.act_at_random(self._acts_at_random())
+        super()._start()
 
     def _train_iter(
         self, iter_num: int, policy_state: Nest, time_step: ActionTimeStep | None
     ) -> tuple[ActionTimeStep | None, Nest, int]:
         driver = self.driver
         assert isinstance(driver, AsyncOffPolicyDriver)
+        driver.act_at_random(False)
         with self._signals.interruptible():
             steps = self._collect_initially(driver.run_async)
         self._learn()
         return None, (), steps
 
     def _collect(self, at_random: bool) -> int:
-        if at_random:
-            raise ValueError(
-                "The asynchronous driver cannot act at random: set Schedule.heatup_using_network_decisions=True, or use "
-                "@sync_off_policy_trainer."
-            )
         driver = self.driver
         assert isinstance(driver, AsyncOffPolicyDriver)
+        driver.act_at_random(at_random)
         return driver.run_async()

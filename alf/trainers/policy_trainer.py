@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.base import Driver
+from alf.drivers.idle_driver import IdleDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.utils import create_environment
 from alf.metrics.reporter import StatsReporter
@@ -22,7 +24,7 @@ from alf.trainers.building import algorithm_ctor, build_algorithm
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR as CHECKPOINT_DIR
 from alf.trainers.checkpointing import MetricsState
 from alf.trainers.config import TrainerConfig as TrainerConfig
-from alf.trainers.counts import Count
+from alf.trainers.counts import Count, EnvironmentEpisodes
 from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.improving import Improver
 from alf.trainers.interrupts import StopSignals
@@ -32,12 +34,16 @@ from alf.trainers.run_report import EVAL_DIR, RunReport
 from alf.trainers.saving import Saver
 from alf.utils import common
 
+_MAX_EVALUATION_ROWS = 10
+
 
 class Trainer(Improver):
     """Runs a `TrainerConfig`: environments, algorithm, driver, iterations, checkpoints, summaries, evaluation.
 
     `train()` does all of it. Its parts can also be called one by one, in one thread: `heatup`, `act`, `train_and_act`,
     `evaluate`, `improve`; `close()` ends what they have begun, and so does leaving a `with` block.
+
+    From `initialize`, which all of them call, to `close` the run holds its directory.
 
     Subclasses make the driver and define one iteration. Everything is written below `config.root_dir`: `train/` and
     `eval/` event files, `train/algorithm/ckpt-<global counter>`, `configured.gin`. A run with the same root_dir goes on
@@ -56,6 +62,7 @@ class Trainer(Improver):
         algorithm_ctor(config)
         super().__init__(config)
         self._root_dir = os.path.expanduser(config.root_dir)
+        self._lock = RunLock(self._root_dir)
         self._saver = Saver(self._root_dir, config, self._counters)
         self._algorithm: OffPolicyAlgorithm | None = None
         self._driver: Driver | None = None
@@ -94,6 +101,11 @@ class Trainer(Improver):
         return self._driver
 
     @property
+    def initialized(self) -> bool:
+        """Whether everything has been built."""
+        return self._initialized
+
+    @property
     def reporter(self) -> StatsReporter:
         """What statistics of your own are added to, once initialised."""
         assert self._initialized, "initialize() makes the reporter"
@@ -105,11 +117,14 @@ class Trainer(Improver):
         return self._counters.global_counter
 
     def initialize(self) -> None:
-        """Builds environments, algorithm and driver, and restores the newest checkpoint; once only.
+        """Takes the directory, builds environments, algorithm and driver, restores the newest checkpoint; once only.
 
         Raises:
+          RunLockedError: another live run writes to the root_dir.
           CheckpointError: the root_dir holds checkpoints of another kind of run, or damaged ones only.
         """
+        # Before the checkpoint is chosen, so that nobody adds one meanwhile; and again after `close`, to evaluate.
+        self._lock.acquire()
         if self._initialized:
             return
         try:
@@ -127,7 +142,7 @@ class Trainer(Improver):
           NonFiniteError: the loss or the weights became NaN or infinite; the last good checkpoint stays.
           Exception: whatever ended training early. A checkpoint is written before, where the weights are finite.
         """
-        with RunLock(self._root_dir), StopSignals() as self._signals:
+        with StopSignals() as self._signals:
             self.initialize()
             try:
                 self._saver.note(**run_facts.facts(self._seeds.run))
@@ -168,6 +183,7 @@ class Trainer(Improver):
             self._close_streams()
             envs = self._make_environments(self._counters.iterations)
         self._driver = self._make_driver(envs)
+        self._saver.restore_replay()
         metrics.attach(self._driver.get_metrics())
         self._report = RunReport(
             self._root_dir,
@@ -181,6 +197,7 @@ class Trainer(Improver):
         )
         self._closers.append(self._report.close)
         self._num_rows = sum(env.batch_size for env in envs)
+        self._train_batch_size = envs[0].batch_size
         self._algorithm.add_experience_observer(self._episodes)
         self._evaluation_seeds = seeds.evaluation
         self._closers.insert(0, self._evaluations.close)
@@ -200,7 +217,10 @@ class Trainer(Improver):
 
     def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
         common.set_global_env(envs[0])
-        driver = self._init_driver(envs, run_seeds.integer(self._seeds.acting))
+        if self.algorithm.acts:
+            driver = self._init_driver(envs, run_seeds.integer(self._seeds.acting))
+        else:
+            driver = IdleDriver(envs, self.algorithm)
         self._stream_closers.insert(0, driver.stop)
         self.algorithm.set_seed(run_seeds.integer(self._seeds.learning))
         if self._config.exact_resume:
@@ -235,7 +255,7 @@ class Trainer(Improver):
     def _make_evaluator(self) -> Evaluator:
         config = self._config
         env_seed, acting_seed = self._evaluation_seeds.spawn(2)
-        env = self._create_environment(nonparallel=True, random_seed=env_seed)
+        env = self._create_evaluation_environment(env_seed)
         try:
             return Evaluator(
                 env,
@@ -248,6 +268,23 @@ class Trainer(Improver):
         except BaseException:
             env.close()
             raise
+
+    def _create_evaluation_environment(self, seed: np.random.SeedSequence) -> BatchedEnvironment:
+        """Plays some episodes side by side, since a step of a batch costs little more than one of a single row."""
+        count = self.schedule.evaluation_steps
+        episodes = int(count.value) if isinstance(count, EnvironmentEpisodes) else 1
+        rows = min(episodes, self._train_batch_size, _MAX_EVALUATION_ROWS)
+        if rows <= 1:
+            return self._create_environment(nonparallel=True, random_seed=seed)
+        return create_environment(num_parallel_environments=rows, seed=seed)
+
+    def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
+        if not self._config.exact_resume:
+            return
+        # An evaluation follows from the seed and its step alone, so that it is the same after a resume.
+        env_seed, acting_seed = run_seeds.at_iteration(self._evaluation_seeds, step + 1).spawn(2)
+        env = self._create_evaluation_environment(env_seed)
+        evaluator.restart(env, run_seeds.integer(acting_seed))
 
     # ---- iterating ----
 
@@ -344,7 +381,7 @@ class Trainer(Improver):
         """Ends the driver and closes all environments and files, whatever state they are in."""
         self._close_streams()
         closers, self._closers = self._closers, []
-        _run_all(closers)
+        _run_all([*closers, self._lock.release])
 
     def _close_streams(self) -> None:
         closers, self._stream_closers = self._stream_closers, []

@@ -192,11 +192,21 @@ def _page(
         body.append(
             f"<h2>Configuration</h2><details><summary>configured.gin</summary><pre>{escape(configuration)}</pre></details>"
         )
-    body.append(f"<footer>{escape(_versions())}</footer>")
+    return html_page(title, chr(10).join(body))
+
+
+def html_page(title: str, body: str) -> str:
+    """A page that needs nothing beside it and is XML as well, with what it was made by at its foot.
+
+    Args:
+      title: plain text.
+      body: HTML that is well-formed XML.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml"><head><meta charset="utf-8" />'
         '<meta name="viewport" content="width=device-width, initial-scale=1" />'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>{chr(10).join(body)}</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
+        f"<body>{body}\n<footer>{escape(_versions())}</footer></body></html>\n"
     )
 
 

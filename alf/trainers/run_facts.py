@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
+from packaging.version import InvalidVersion, Version
 
 import alf
 from alf.trainers.run_index import now
@@ -91,6 +92,18 @@ def warn_of_other_versions(run: Mapping[str, Any]) -> None:
     before, here = run.get("versions"), versions()
     if not isinstance(before, dict):
         return
-    changed = [f"{n} {before[n]} -> {here.get(n, 'none')}" for n in before if before[n] != here.get(n, "none")]
+    changed = [_change(name, str(before[name]), here.get(name, "none")) for name in before]
+    changed = [change for change in changed if change]
     if changed:
         logging.warning("This run was made with other versions: %s. Results may differ a little.", ", ".join(changed))
+
+
+def _change(name: str, before: str, here: str) -> str:
+    """How a version has changed, in words; empty when it is the same, however it is written."""
+    try:
+        older, newer = Version(here) < Version(before), Version(here) > Version(before)
+    except InvalidVersion:
+        older, newer = False, before != here
+    if not older and not newer:
+        return ""
+    return f"{name} {before} -> {here}" + (" (older)" if older else "")

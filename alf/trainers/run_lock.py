@@ -43,12 +43,14 @@ class RunLock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Takes the directory.
+        """Takes the directory; does nothing while it is held.
 
         Raises:
           RunLockedError: a live run has it.
           OSError: the file cannot be written.
         """
+        if self._token is not None:
+            return
         os.makedirs(self._root_dir, exist_ok=True)
         with _alone(self._root_dir):
             self._check_holder()
@@ -89,7 +91,8 @@ class RunLock:
         if _is_alive(holder, quiet):
             raise RunLockedError(
                 f"{self._root_dir} is in use by process {holder.get('pid')} on {holder.get('host')}, which gave a sign of "
-                f"life {max(0.0, quiet):.0f} s ago: end that run, or use another root_dir."
+                f"life {max(0.0, quiet):.0f} s ago: end that run (if it is this process, close() its trainer), or use another "
+                "root_dir."
             )
         logging.warning(
             "%s was left by process %s on %s, which is gone: taken over.",

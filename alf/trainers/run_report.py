@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,10 +16,12 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.base import Driver
 from alf.metrics.event_files import cut_events
 from alf.metrics.histogram import Histogram
+from alf.metrics.metrics import EnvironmentSteps
 from alf.metrics.reporter import StatsReporter
 from alf.metrics.tables import CsvFile, Value, read_csv
 from alf.metrics.user_stats import Aggregation
 from alf.metrics.writers import STEP
+from alf.replay.uniform_replay import UniformReplay
 from alf.trainers.checkpointing import Counters
 from alf.trainers.config import TrainerConfig
 from alf.trainers.hparams import used_settings
@@ -26,6 +29,7 @@ from alf.trainers.progress import Progress, State
 from alf.trainers.report import write_report
 from alf.trainers.run_facts import keep_earlier
 from alf.utils import gin_utils
+from alf.utils.common import get_env
 
 CONFIG_FILE = "configured.gin"
 TRAIN_DIR = "train"
@@ -58,6 +62,10 @@ class Played(Protocol):
     @property
     def step(self) -> int:
         """Global counter of the weights that played."""
+
+    @property
+    def average_shaped_return(self) -> float | None:
+        """Mean return by the rewards that are learned from; None where these are those of the environment."""
 
 
 class RunReport:
@@ -152,7 +160,8 @@ class RunReport:
     def _recall_evaluations(self) -> None:
         """Takes the last evaluation, and the best, from what the run wrote before it was interrupted."""
         for row in read_csv(self._evaluations.path):
-            if row.get("Metrics/AverageReturn"):
+            # A row may be damaged, or of an evaluation in which no episode ended.
+            with contextlib.suppress(KeyError, ValueError):
                 mean, std = float(row["Metrics/AverageReturn"]), float(row["Metrics/AverageReturn_std"])
                 self._last_evaluation = (mean, std, int(row["episodes"]))
                 self._best = mean if self._best is None else max(mean, self._best)
@@ -174,6 +183,9 @@ class RunReport:
     def summarize(self) -> None:
         """Writes a summary now."""
         self._add_learning_rates()
+        self._add_frames()
+        for name, value in self._replay().items():
+            self._reporter.add(f"Replay/{name.removeprefix('replay_')}", value, Aggregation.MOST_RECENT)
         self._reporter.write(
             self._counters.iterations,
             self._counters.global_steps,
@@ -201,6 +213,18 @@ class RunReport:
             name = "Train/learning_rate" if len(optimizers) == 1 else f"Train/learning_rate/{i}_{optimizer._name}"
             self._reporter.add(name, learning_rate(optimizer), Aggregation.MOST_RECENT)
 
+    def _add_frames(self) -> None:
+        """The environment steps in frames, for games of which a step takes several."""
+        per_step = get_env().frames_per_step
+        if per_step > 1:
+            steps = next(m for m in self._driver.get_metrics() if isinstance(m, EnvironmentSteps))
+            self._reporter.add("Metrics/EnvironmentFrames", per_step * int(steps.result()), Aggregation.MOST_RECENT)
+
+    def _replay(self) -> dict[str, int]:
+        """How many steps there are to learn from; empty where nothing is kept from iteration to iteration."""
+        replayer = self._algorithm.exp_replayer
+        return {"replay_transitions": replayer.total_steps} if isinstance(replayer, UniformReplay) else {}
+
     def _tell_episodes(self) -> None:
         """Tells the episode log where the run stands, and the signals what was learned."""
         log = self._reporter.episodes
@@ -215,6 +239,7 @@ class RunReport:
             seconds=self._reporter.seconds,
             in_heatup=int(self._phase == "heatup"),
             evaluation_return=float("nan") if self._last_evaluation is None else self._last_evaluation[0],
+            **self._replay(),
         )
 
     def evaluated(self, result: Played, env_steps: int | None = None) -> None:
@@ -244,6 +269,8 @@ class RunReport:
                 row["Metrics/AverageReturn_std"] = result.std_return
                 row["Metrics/AverageEpisodeLength"] = result.average_length
                 row["Metrics/SuccessRate"] = result.success_rate
+            if result.average_shaped_return is not None:
+                row["Metrics/AverageShapedReturn"] = result.average_shaped_return
             try:
                 self._evaluations.append(row)
                 self._evaluations.flush()

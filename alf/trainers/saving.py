@@ -12,8 +12,10 @@ import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
+from alf.replay.uniform_replay import UniformReplay
 from alf.trainers import run_facts
-from alf.trainers.checkpoint_files import CHECKPOINT_DIR
+from alf.trainers.checkpoint_files import CHECKPOINT_DIR, REPLAY_DIR
 from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.counters import Counters
 from alf.trainers.initializing import load_weights
@@ -87,8 +89,15 @@ class Saver:
             milestones=config.checkpoint_milestones,
             keep_periodic=config.exact_resume,
             exporter=model_exporter(config, algorithm, counters),
+            replay_saver=self._save_replay if config.checkpoint_replay else None,
+            replays_to_keep=config.checkpoint_replay_max_to_keep,
         )
-        path = self.checkpointer.restore()
+        if not algorithm.trainable_variables:
+            logging.warning(
+                "%s has no weights to train: the checkpoints of this run hold counters and metrics only.",
+                type(algorithm).__name__,
+            )
+        path = None if self._begins_anew() else self.checkpointer.restore()
         if path is not None and config.exact_resume and not is_finished():
             path = self.checkpointer.restore("periodic") or path
         if path is not None:
@@ -100,6 +109,40 @@ class Saver:
         self._saved_steps = counters.env_steps
         self._saved_secs = time.monotonic()
         return path
+
+    def restore_replay(self) -> None:
+        """Fills the replay memory as it was at the restored checkpoint, where it was saved; otherwise it stays empty."""
+        replayer = self._algorithm.exp_replayer
+        if self.path is None or not isinstance(replayer, UniformReplay):
+            return
+        directory = os.path.join(self._root_dir, REPLAY_DIR, os.path.basename(self.path))
+        if not self._config.checkpoint_replay or not os.path.isdir(directory):
+            logging.info("The run goes on with an empty replay memory: it collects before it learns.")
+            return
+        try:
+            steps = load_replay(replayer, directory)
+        except ReplayFilesError as e:
+            logging.error("The run goes on with an empty replay memory and collects before it learns: %s", e)
+        else:
+            logging.info("The replay memory holds %d steps of %s.", steps, directory)
+
+    def _save_replay(self, directory: str) -> None:
+        replayer = self._algorithm.exp_replayer
+        if not isinstance(replayer, UniformReplay):
+            return
+        begin = time.monotonic()
+        size = save_replay(replayer, directory)
+        logging.log_every_n_seconds(
+            logging.INFO, "Saving %.1f MB of replay memory took %.1f s.", 60, size / 1e6, time.monotonic() - begin
+        )
+
+    def _begins_anew(self) -> bool:
+        """Whether there is nothing exact to go on from: a run that ended in its heat-up has lost what it collected."""
+        records = self.checkpointer.index.records()
+        anew = self._config.exact_resume and bool(records) and not records[-1].iterations
+        if anew:
+            logging.info("The run was interrupted before its first iteration: with exact_resume it begins anew.")
+        return anew
 
     def due(self) -> bool:
         """Whether the iteration that has just ended is one to save after."""

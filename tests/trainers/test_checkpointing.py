@@ -38,6 +38,22 @@ def _save(path, values, **kwargs):
     return checkpointer
 
 
+def test_nothing_to_save_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"There is nothing to save in .*new: give the checkpointer its objects"):
+        Checkpointer(str(tmp_path / "new"), {}).save(1)
+    assert not (tmp_path / "new").exists()
+
+
+def test_directories_are_made_at_the_first_save(tmp_path):
+    folder = tmp_path / "a" / "b" / "train" / "algorithm"
+    checkpointer = _checkpointer(folder, _Net())
+    assert checkpointer.restore() is None
+    assert not (tmp_path / "a").exists()
+    checkpointer.save(1)
+    assert (folder / "ckpt-1.index").exists()
+    assert (tmp_path / "a" / "b" / "training_status.json").exists()
+
+
 def test_newest_by_number_not_by_name(tmp_path):
     _save(tmp_path, [9, 10])
     net = _Net()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import math
 import threading
@@ -10,6 +11,7 @@ import types
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.utils import create_environment
@@ -21,6 +23,7 @@ from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicy
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
 from tests.trainers.fixed_episodes import FixedEpisodes
+from tests.trainers.small_run import make_algorithm
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +84,17 @@ def test_steps_end_with_the_first_episode_at_or_past_them(steps, lengths):
     _play(recorder, [[3, 4]])
     assert recorder.lengths == lengths
     assert recorder.steps == sum(lengths)
+
+
+def test_returns_by_the_rewards_that_are_learned_from():
+    recorder = EpisodeRecorder(EnvironmentEpisodes(3), 2, shape=lambda reward: 10 * reward - 3)
+    _play(recorder, [[2, 5], [4]])
+    result = recorder.result(0)
+    assert sorted(result.returns) == [2, 4, 5]
+    assert result.average_shaped_return == pytest.approx(7 * np.mean([2, 4, 5]))
+    plain = EpisodeRecorder(EnvironmentEpisodes(1), 1)
+    _play(plain, [[2]])
+    assert plain.result(0).average_shaped_return is None
 
 
 def test_fewer_episodes_than_rows():
@@ -263,6 +277,32 @@ def test_an_evaluation_that_is_due_while_one_is_running_is_left_out(small_config
     best = RunIndex.load(trainer._root_dir).best()
     assert best.reward == max(e.average_return for e in done)
     assert best.step == next(e.step for e in done if e.average_return == best.reward)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_raw_and_shaped_returns_of_a_run(beside, small_config, tmp_path):
+    def shaped(observation_spec, action_spec, debug_summaries=False):
+        algorithm = make_algorithm(observation_spec, action_spec)
+        algorithm._reward_shaping_fn = lambda reward: 0.5 * reward + 1
+        return algorithm
+
+    settings = {"num_iterations": 2, "evaluate": True, "eval_interval": 1, "num_eval_episodes": 2}
+    trainer = small_config(
+        SyncOffPolicyTrainer, algorithm_ctor=shaped, evaluate_beside=beside, **settings
+    ).create_trainer()
+    trainer.train()
+    last = trainer._evaluations.history.last
+    # An episode has five actions.
+    assert last.average_shaped_return == pytest.approx(0.5 * last.average_return + 5)
+    with open(tmp_path / "run" / "eval" / "stats.csv", newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert float(row["Metrics/AverageShapedReturn"]) == pytest.approx(last.average_shaped_return)
+    assert float(row["Metrics/AverageReturn"]) == pytest.approx(last.average_return)
+    (events,) = (tmp_path / "run" / "eval").glob("events.out.tfevents.*")
+    records = tf.data.TFRecordDataset(str(events))
+    found = [tf.compat.v1.Event.FromString(record.numpy()) for record in records]
+    tags = {value.tag for event in found for value in event.summary.value}
+    assert {"Metrics/AverageShapedReturn", "Metrics/AverageReturn"} <= tags
 
 
 def test_an_error_beside_training_ends_the_run_with_its_own_traceback(small_config):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import gin
 import numpy as np
 import pytest
 
+from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
+from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
+from alf.trainers.schedule import Schedule
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +53,59 @@ def test_two_halves_make_the_whole(trainer_class, bindings, small_config, tmp_pa
     _run(trainer_class, small_config, num_iterations=2)
     halves = _run(trainer_class, small_config, num_iterations=4)
     _assert_same(whole, halves)
+
+
+RANDOM_FIRST = {"num_iterations": 0, "schedule": Schedule("40 env_steps", improve_steps="4 training_steps")}
+
+
+@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+def test_after_a_random_heatup(trainer_class, small_config, tmp_path):
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    whole = _run(trainer_class, small_config, root_dir=str(tmp_path / "whole"), **RANDOM_FIRST)
+    half = Schedule("40 env_steps", improve_steps="2 training_steps")
+    _run(trainer_class, small_config, num_iterations=0, schedule=half)
+    halves = _run(trainer_class, small_config, **RANDOM_FIRST)
+    _assert_same(whole, halves)
+    assert whole.counters[Phase.HEATUP].of(EnvironmentSteps) >= EnvironmentSteps(40)
+
+
+def test_a_heatup_that_was_interrupted_begins_anew(small_config, tmp_path, caplog):
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    whole = _run(AsyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), **RANDOM_FIRST)
+    first = small_config(AsyncOffPolicyTrainer, **EXACT, **RANDOM_FIRST).create_trainer()
+    first.initialize()
+    batches = []
+
+    def interrupt_the_second(exp):
+        batches.append(exp)
+        if len(batches) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    first.algorithm.add_experience_observer(interrupt_the_second)
+    first.train()
+    assert first.counters[Phase.HEATUP].of(EnvironmentSteps) > EnvironmentSteps(0)
+    assert [r.step for r in RunIndex.load(str(tmp_path / "run")).records()] == [0]
+    with caplog.at_level("INFO"):
+        _assert_same(whole, _run(AsyncOffPolicyTrainer, small_config, **RANDOM_FIRST))
+    assert "begins anew" in caplog.text
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_evaluations_after_a_resume_are_those_of_the_whole(beside, small_config, tmp_path):
+    """With sampled actions, so that an evaluation follows from its random numbers."""
+    settings = {"evaluate": True, "eval_interval": 1, "num_eval_episodes": 2, "epsilon_greedy": 1.0}
+    settings |= {"evaluate_beside": beside, "checkpoint_max_to_keep": None}
+    whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=4, **settings)
+    _run(SyncOffPolicyTrainer, small_config, num_iterations=2, **settings)
+    halves = _run(SyncOffPolicyTrainer, small_config, num_iterations=4, **settings)
+    _assert_same(whole, halves)
+    both = [{e.step: e for e in trainer._evaluations.history.all} for trainer in (whole, halves)]
+    shared = sorted(both[0].keys() & both[1].keys())
+    assert shared[-1] == 4
+    assert beside or shared == [1, 2, 3, 4]
+    for step in shared:
+        assert both[0][step].returns == both[1][step].returns, step
+    assert len({both[0][step].returns for step in shared}) > 1, "they do not repeat the first one's numbers"
 
 
 def test_a_plain_run_resumes_on_other_numbers(small_config, tmp_path):

@@ -157,6 +157,35 @@ def test_act_train_and_evaluate_one_by_one(small_config):
         assert trainer.phase is Phase.TRAIN
 
 
+def test_act_until_an_episode_ends(small_config):
+    with small_config(SyncOffPolicyTrainer).create_trainer() as trainer:
+        none = trainer.act(EnvironmentSteps(1), until_episode_end=True)
+        assert (none, none.episode_ended) == ((8, 0), False)
+        first = trainer.act(EnvironmentSteps(1000), until_episode_end=True)
+        assert (first, first.episode_ended) == ((8, 2), True)
+        # Episodes of before do not count, and its end is that of the present phase.
+        with trainer.phase_context(Phase.HEATUP):
+            assert trainer.act(EnvironmentEpisodes(1000), until_episode_end=True) == (8, 2)
+        with pytest.raises(ValueError, match="give one of the two"):
+            trainer.act(EnvironmentSteps(1), True, until_episode_end=True)
+
+
+def test_whether_a_behavior_is_due(small_config):
+    schedule = Schedule("8 env_steps", improve_steps="2 training_steps")
+    with small_config(SyncOffPolicyTrainer, schedule=schedule).create_trainer() as trainer:
+        assert not trainer.should_train()
+        trainer.heatup(EnvironmentSteps(8))
+        assert trainer.should_train()
+        for phase in (Phase.HEATUP, Phase.TEST):
+            with trainer.phase_context(phase):
+                assert not trainer.should_train()
+        trained = 0
+        while trainer.should_train():
+            trainer.train_and_act(TrainingSteps(1))
+            trained += 1
+        assert trained == 2
+
+
 def test_episodes_that_do_not_end_are_not_waited_for(small_config, caplog):
     gin.bind_parameter("create_environment.env_name", functools.partial(FixedEpisodes, None))
     schedule = Schedule("8 env_steps", "1 training_steps", "3 episodes", "1 training_steps", max_episode_steps=20)
@@ -164,7 +193,7 @@ def test_episodes_that_do_not_end_are_not_waited_for(small_config, caplog):
     with caplog.at_level("WARNING"):
         trainer.train()
     assert _totals(trainer, Phase.HEATUP) == (8 + 40, 0, 0)
-    assert _totals(trainer, Phase.TEST) == (21, 0, 0)
+    assert _totals(trainer, Phase.TEST) == (2 * 21, 0, 0)  # two episodes side by side
     assert "HEATUP: in 2 of 2 environments the episode has not ended after 20 more steps" in caplog.text
     assert "Evaluation: an episode has not ended after 20 steps" in caplog.text
     assert np.isnan(trainer.get_success_rate())
@@ -210,20 +239,47 @@ def test_checkpoints_of_earlier_versions_are_resumed(small_config):
         assert second.counters.iterations == 3
 
 
-def test_heatup_of_the_asynchronous_driver(small_config):
-    gin.bind_parameter("AsyncOffPolicyDriver.mode", "sync")
-    schedule = Schedule("10 env_steps", improve_steps="2 training_steps")
-    with pytest.raises(ValueError, match="heatup_using_network_decisions=True"):
-        small_config(AsyncOffPolicyTrainer, schedule=schedule).create_trainer().train()
-    by_policy = Schedule("10 env_steps", improve_steps="2 training_steps", heatup_using_network_decisions=True)
-    trainer = small_config(AsyncOffPolicyTrainer, schedule=by_policy).create_trainer()
-    seen = _watch(trainer)
-    trainer.train()
-    # A batch is a segment of each of two environment threads, 16 steps; in the second one all end an episode.
-    assert _totals(trainer, Phase.HEATUP) == (32, 2 * _ends(2), 0)
-    assert _totals(trainer, Phase.TRAIN)[0::2] == (32, 2)
-    assert int(trainer.algorithm.iterations) == 2
-    assert len(seen) == 4
+@pytest.mark.parametrize(
+    ("mode", "actors", "by_policy"),
+    [
+        ("sync", 0, False),
+        ("lockstep", 0, False),
+        ("lockstep", 1, False),
+        ("async", 0, False),
+        ("async", 1, False),
+        ("lockstep", 0, True),
+    ],
+)
+def test_heatup_of_the_asynchronous_driver(small_config, mode, actors, by_policy):
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", mode)
+    gin.bind_parameter("AsyncOffPolicyDriver.num_actor_queues", actors)
+    gin.bind_parameter("AsyncOffPolicyDriver.actor_queue_cap", 1 + actors)
+    schedule = Schedule("40 env_steps", heatup_using_network_decisions=by_policy, improve_steps="9 training_steps")
+    with small_config(AsyncOffPolicyTrainer, schedule=schedule).create_trainer() as trainer:
+        seen = _watch(trainer)
+        _prefer_action_0(trainer)
+        before = [v.numpy() for v in trainer.algorithm.variables]
+        done = trainer.heatup(EnvironmentSteps(40))
+        for old, new in zip(before, trainer.algorithm.variables, strict=True):
+            np.testing.assert_array_equal(old, new.numpy())
+        assert _totals(trainer, Phase.TRAIN) == (0, 0, 0)
+        assert _totals(trainer, Phase.HEATUP) == (*done, 0)
+        assert done.environment_steps == 16 * len(seen) >= 40
+        if mode != "async":
+            # A batch is a segment of each of two environment threads, 16 steps; all have ended an episode in the fifth.
+            assert done == (80, 2 * _ends(5))
+        # From the first batch on, though the environments run ahead of the learner.
+        assert [set(exp.action.numpy().ravel()) for exp in seen] == len(seen) * [{0} if by_policy else {0, 1}]
+        trainer.algorithm.train = lambda **kwargs: 0
+        trainer.train_and_act(TrainingSteps(9))
+        assert _totals(trainer, Phase.HEATUP) == (*done, 0)
+        assert _totals(trainer, Phase.TRAIN)[0::2] == (9 * 16, 9)
+        late = [set(exp.action.numpy().ravel()) for exp in seen[-9:]]
+        # What was on its way: a batch in lockstep, at most Q + N = 4 segments otherwise.
+        on_their_way = {"sync": 0, "lockstep": 1, "async": 2}[mode]
+        assert late[on_their_way:] == [{0}] * (9 - on_their_way)
+        if mode == "lockstep" and not by_policy:
+            assert late[0] == {0, 1}
 
 
 def test_a_trainer_that_cannot_only_act_says_so(small_config):

@@ -181,3 +181,41 @@ def test_bars_are_as_wide_as_their_shares():
     svg = ET.fromstring(stacked_bars("shares", [("learner", [("a", 0.25), ("b", 0.75)])]))
     widths = [float(r.get("width")) for r in svg.iter(f"{SVG}rect")]
     assert widths[1] == pytest.approx(3 * widths[0], rel=1e-2)
+
+
+def _as_a_person_reads(svg):
+    """The curves of a chart by colour, in the numbers that its axes say: oracle for what is drawn."""
+    labels = [(t.get("text-anchor"), float(t.get("x")), float(t.get("y")), t.text) for t in svg.iter(f"{SVG}text")]
+    y_ticks = [(y - 4, _told(text)) for anchor, _, y, text in labels if anchor == "end"]
+    x_ticks = [(x, _told(text)) for anchor, x, y, text in labels if anchor == "middle" and y < 230]
+    x_of, y_of = (np.polynomial.Polynomial.fit(*zip(*ticks, strict=True), 1) for ticks in (x_ticks, y_ticks))
+    curves = {}
+    for line in svg.iter(f"{SVG}polyline"):
+        points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
+        curves.setdefault(line.get("stroke"), []).extend((x_of(px), y_of(py)) for px, py in points)
+    return curves
+
+
+def _told(text):
+    """A tick's number: 12, 0.5, 3k."""
+    return float(text.rstrip("kMG")) * {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1], 1.0)
+
+
+def test_curves_have_the_values_of_the_tables(tmp_path):
+    _run(tmp_path)
+    write_report(str(tmp_path))
+    pictures = [svg for svg in _page(tmp_path)[0].iter(f"{SVG}svg") if svg.get("aria-label") == "Return"]
+    for svg, x_label, per_row, per_evaluation in zip(
+        pictures, ("environment steps", "seconds"), (100, 0.5), (800, 4.0), strict=True
+    ):
+        training, evaluation = (np.array(curve) for curve in _as_a_person_reads(svg).values())
+        # To a pixel: of 388 for 40 rows, and of 172 for a return of 125.
+        np.testing.assert_allclose(training[:, 0], [per_row * i for i in range(4, 40)], atol=0.11 * per_row)
+        np.testing.assert_allclose(training[:, 1], [3.0 * i for i in range(4, 40)], atol=0.8)
+        np.testing.assert_allclose(evaluation[:, 0], [per_evaluation * i for i in range(5)], atol=0.11 * per_row)
+        np.testing.assert_allclose(evaluation[:, 1], [25.0 * i for i in range(5)], atol=0.8)
+        names = [t.text for t in svg.iter(f"{SVG}text")]
+        assert {"Return", x_label, "training", "evaluation"} <= set(names)
+    loss = _as_a_person_reads(_charts(_page(tmp_path)[0])["loss"])
+    (drawn,) = loss.values()
+    np.testing.assert_allclose(np.array(drawn)[:, 1], [1 / (i + 1) for i in range(40)], atol=0.01)

@@ -14,8 +14,10 @@ import time
 import pytest
 
 from alf.trainers import run_lock
+from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps, TrainingSteps
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.run_lock import LOCK_FILE, RunLock, RunLockedError, holder_of
+from alf.trainers.schedule import Schedule
 
 _HOLD = """
 import sys, time, types
@@ -127,6 +129,41 @@ def test_a_lock_that_somebody_took_away_is_left_to_them(tmp_path):
     _holder(tmp_path, token="theirs")
     lock.release()
     assert (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_trainer_holds_its_directory_from_its_first_part_to_its_end(small_config, tmp_path):
+    schedule = Schedule("8 env_steps", improve_steps="1 training_steps")
+    first, second = (small_config(SyncOffPolicyTrainer, schedule=schedule).create_trainer() for _ in range(2))
+    one_step, one_episode, iteration = EnvironmentSteps(1), EnvironmentEpisodes(1), TrainingSteps(1)
+    with first:
+        first.act(one_step)
+        parts = [second.initialize, second.improve, second.train]
+        parts += [lambda: second.act(one_step), lambda: second.heatup(one_step), lambda: second.evaluate(one_episode)]
+        parts += [lambda: second.train_and_act(iteration)]
+        for part in parts:
+            with pytest.raises(RunLockedError, match=r"if it is this process, close\(\) its trainer"):
+                part()
+        second.close()
+        assert holder_of(str(tmp_path / "run"))["pid"] == os.getpid()
+    assert holder_of(str(tmp_path / "run")) is None
+    with second:
+        second.improve()
+    assert not (tmp_path / "run" / LOCK_FILE).exists()
+
+
+def test_a_trainer_that_has_ended_holds_its_directory_to_evaluate(small_config, tmp_path):
+    with small_config(SyncOffPolicyTrainer, num_iterations=1).create_trainer() as trainer:
+        trainer.train()
+        assert holder_of(str(tmp_path / "run")) is None
+        trainer.evaluate(EnvironmentEpisodes(1))
+        assert holder_of(str(tmp_path / "run"))["pid"] == os.getpid()
+    assert holder_of(str(tmp_path / "run")) is None
+
+
+def test_a_trainer_that_cannot_be_built_frees_its_directory(small_config, tmp_path):
+    with pytest.raises(AttributeError):
+        small_config(SyncOffPolicyTrainer, algorithm_ctor=dict).create_trainer().initialize()
+    assert not (tmp_path / "run" / LOCK_FILE).exists()
 
 
 def test_a_trainer_refuses_a_directory_in_use_and_frees_its_own(small_config, tmp_path):

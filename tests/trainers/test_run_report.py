@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import glob
+import pathlib
+import re
 from types import SimpleNamespace
 
 import gin
@@ -15,6 +17,10 @@ from absl import logging
 from alf.trainers.hparams import used_settings
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.run_report import RunReport, learning_rate
+from alf.utils import common
+from tests.algorithms.off_policy import make
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +95,9 @@ def test_an_asynchronous_run_tells_its_time_and_writes_a_report(small_config, tm
     learner = last["Time/learner_training"] + last["Time/learner_waiting"] + last["Time/learner_other"]
     assert learner == pytest.approx(1.0)
     assert all(0.0 <= last[f"Time/{n}"] <= 1.0 for n in ("environment", "inference", "collecting_waiting"))
+    documented = re.findall(r"`([^`]+)`", (DOCS / "metrics.md").read_text())
+    unknown = [tag for tag in rows[-1] if not tag.startswith("Own/") and not _is_one_of(tag, documented)]
+    assert not unknown, f"docs/metrics.md does not say what these are: {unknown}"
     tags = {tag for tag, _ in _events(train)}
     assert {"staleness/lag", "_hparams_/session_start_info", "gin/operative_config"} <= tags
     report = (tmp_path / "run" / "report.html").read_text()
@@ -99,11 +108,18 @@ def test_an_asynchronous_run_tells_its_time_and_writes_a_report(small_config, tm
     assert min(timings) > 0.0
 
 
+def _is_one_of(tag, documented):
+    return tag in documented or any(d.endswith("/...") and tag.startswith(d[:-3]) for d in documented)
+
+
 def _report(tmp_path, optimizers, **settings):
+    common.set_global_env(SimpleNamespace(frames_per_step=1))
     settings = {"strict": False, "summary_interval": 1, "summaries_flush_secs": 1, "summary_max_queue": 1, **settings}
     config = SimpleNamespace(**settings)
     counters = SimpleNamespace(global_steps=3, iterations=3, env_steps=30)
-    algorithm = SimpleNamespace(last_train_metrics={}, optimized_variables=lambda: [(o, []) for o in optimizers])
+    algorithm = SimpleNamespace(
+        last_train_metrics={}, optimized_variables=lambda: [(o, []) for o in optimizers], exp_replayer=None
+    )
     driver = SimpleNamespace(
         get_metrics=list, stats=dict, timings=lambda: None, observers=[], lag_histogram=lambda: np.zeros(3, np.int64)
     )
@@ -138,7 +154,13 @@ def test_each_optimiser_has_its_learning_rate(tmp_path):
 def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):
     def result(step, mean, episodes=5):
         return SimpleNamespace(
-            episodes=episodes, average_return=mean, std_return=1.0, average_length=9.0, success_rate=np.nan, step=step
+            episodes=episodes,
+            average_return=mean,
+            std_return=1.0,
+            average_length=9.0,
+            success_rate=np.nan,
+            average_shaped_return=np.nan,
+            step=step,
         )
 
     first = _report(tmp_path, [])
@@ -157,6 +179,29 @@ def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):
     assert rows[2]["Metrics/AverageReturn"] == ""
 
 
+def test_damaged_evaluations_are_passed_over(tmp_path):
+    lines = ["global_step,env_steps,episodes,Metrics/AverageReturn,Metrics/AverageReturn_std"]
+    lines += [
+        "1,10,5,50.0,1.0",
+        "1,10,5,5x.0,1.0",
+        "1,10,many,70.0,1.0",
+        "2,20,5,40.0,2.0",
+        "2,20,,,",
+        "3,30,5,\udcff,1",
+    ]
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "stats.csv").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
+    report = _report(tmp_path, [])
+    report._progress = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    report.start()
+    assert (report._best, report._last_evaluation) == (50.0, (40.0, 2.0, 5))
+    (tmp_path / "eval" / "stats.csv").write_text("global_step\n1\n")
+    again = _report(tmp_path, [])
+    again._progress = report._progress
+    again.start()
+    assert again._best is None
+
+
 @gin.configurable
 def _used(a=1, b=None, c=(1, 2), d=True, e="text"):
     return a, b, c, d, e
@@ -167,3 +212,26 @@ def test_settings_that_were_used():
     _used()
     found = {k.rpartition(".")[2]: v for k, v in used_settings().items() if "_used." in k}
     assert found == {"a": 2.5, "c": "(1, 2)", "d": True, "e": "text"}
+
+
+@pytest.mark.slow
+def test_rows_of_episodes_tell_the_replay_and_the_exploration(small_config, tmp_path):
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    gin.bind_parameter("ReplayBuffer.max_length", 40)
+
+    def make_algorithm(observation_spec, action_spec, debug_summaries=False):
+        return make("dqn", observation_spec, action_spec, epsilon_greedy=0.25)
+
+    settings = {"algorithm_ctor": make_algorithm, "whole_replay_buffer_training": False, "mini_batch_length": 2}
+    settings |= {"mini_batch_size": 8, "unroll_length": 32, "summary_interval": 1}
+    trainer = small_config(SyncOffPolicyTrainer, **settings, num_iterations=4).create_trainer()
+    trainer.train()
+    train = tmp_path / "run" / "train"
+    # Four rows, of which at most forty steps each are held.
+    held = [float(row["Replay/transitions"]) for row in _rows(train / "stats.csv")]
+    assert held == sorted(held)
+    assert (held[0], held[-1]) == (128.0, 160.0)
+    episodes = _rows(train / "episodes.csv")
+    assert {float(row["replay_transitions"]) for row in episodes} <= {0.0, *held}
+    assert float(episodes[-1]["replay_transitions"]) > 0.0
+    assert float(episodes[-1]["Train/epsilon/Mean"]) == 0.25

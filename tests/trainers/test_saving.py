@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import alf
+from alf.trainers import run_facts
 from alf.trainers.checkpointing import Checkpointer, CheckpointError
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.run_facts import keep_earlier
@@ -287,6 +288,38 @@ def test_the_index_tells_how_the_run_stands(small_config, tmp_path, logged):
     assert "This run was finished already" in text
     assert "To extend it" in text
     assert _steps(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "here", "told"),
+    [
+        ("2.9.0", "2.10.0", "a 2.9.0 -> 2.10.0"),
+        ("2.10.0", "2.9.0", "a 2.10.0 -> 2.9.0 (older)"),
+        ("200.300.100.dev0", "200.300.100", "a 200.300.100.dev0 -> 200.300.100"),
+        ("1.0", "1.0.0", None),
+        ("odd", "1.0", "a odd -> 1.0"),
+        ("odd", "odd", None),
+        ("1.0", None, "a 1.0 -> none"),
+    ],
+)
+def test_versions_compare_as_versions(before, here, told, monkeypatch, logged):
+    monkeypatch.setattr(run_facts, "versions", lambda: {"a": here} if here else {})
+    run_facts.warn_of_other_versions({"versions": {"a": before}})
+    assert [line.split(": ")[1].split(". Results")[0] for line in logged] == ([told] if told else [])
+
+
+def test_an_algorithm_without_weights_says_so(small_config, logged):
+    def nothing(observation_spec, action_spec, debug_summaries=False):
+        algorithm = make_algorithm(observation_spec, action_spec)
+        algorithm.build_optimizers()
+        for weight in algorithm.trainable_variables:
+            weight._trainable = False
+        return algorithm
+
+    _built(small_config)
+    assert not any("no weights" in line for line in logged)
+    _built(small_config, algorithm_ctor=nothing)
+    assert any("PPOAlgorithm has no weights to train: the checkpoints of this run hold" in line for line in logged)
 
 
 def test_earlier_configurations_are_kept_under_numbers(tmp_path):

@@ -155,24 +155,33 @@ def test_one_seed_gives_one_run(small_config, tmp_path):
     assert any(not np.array_equal(a, c) for a, c in zip(runs[0], runs[2], strict=True))
 
 
-def test_evaluation_has_its_own_environment_and_changes_nothing(small_config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("episodes", [1, 5])
+def test_evaluation_has_its_own_environment_and_changes_nothing(small_config, tmp_path, monkeypatch, episodes):
     made = []
     create = environment_utils.create_environment
 
     def counting(**kwargs):
-        made.append(kwargs["nonparallel"])
-        return create(**kwargs)
+        env = create(**kwargs)
+        made.append((env, env.batch_size))
+        return env
 
     monkeypatch.setattr(policy_trainer, "create_environment", counting)
     plain = small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "plain")).create_trainer()
     plain.train()
-    assert made == [False]
+    rows = made[0][1]
+    assert len(made) == 1
     config = small_config(
-        SyncOffPolicyTrainer, root_dir=str(tmp_path / "evaluated"), evaluate=True, eval_interval=1, num_eval_episodes=2
+        SyncOffPolicyTrainer,
+        root_dir=str(tmp_path / "evaluated"),
+        evaluate=True,
+        eval_interval=1,
+        num_eval_episodes=episodes,
     )
     evaluated = config.create_trainer()
     evaluated.train()
-    assert made == [False, False, True]
+    # Episodes are played side by side, in no more rows than training has.
+    assert [size for _, size in made] == [rows, rows, min(episodes, rows)]
+    assert len({id(env) for env, _ in made}) == 3
     for a, b in zip(_weights(plain), _weights(evaluated), strict=True):
         np.testing.assert_array_equal(a, b)
     assert list((tmp_path / "evaluated" / "eval").glob("events.out.tfevents.*"))

@@ -1,0 +1,71 @@
+"""Checks of what the asynchronous driver is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.drivers.base import batched, check_env
+from alf.drivers.collector import STEPPING
+from alf.drivers.pacing import MODES
+from alf.environments.batched_environment import BatchedEnvironment
+
+
+def check_options(stepping: str, mode: str, max_policy_lag: int | None) -> None:
+    """Raises ValueError when one of these is none of its choices, or they do not go together."""
+    if stepping not in STEPPING:
+        raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}.")
+    if max_policy_lag is not None and max_policy_lag < 0:
+        raise ValueError(f"max_policy_lag must be 0 or more, got {max_policy_lag}.")
+    if max_policy_lag is not None and mode != "async":
+        raise ValueError(f"max_policy_lag={max_policy_lag} is for mode 'async': in mode {mode!r} the lag is fixed.")
+
+
+def count_environments(envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None) -> int:
+    """How many environments there are to be; ValueError unless they are given in one of the two ways."""
+    if (envs is None) == (env_f is None):
+        raise ValueError("Give the environments either as envs=[...] or as env_f=... with num_envs=...")
+    if envs is None and (not num_envs or num_envs < 1):
+        raise ValueError(f"env_f needs num_envs of at least 1, got {num_envs}.")
+    if envs is not None and not envs:
+        raise ValueError("AsyncOffPolicyDriver needs at least one environment, got none.")
+    return num_envs if envs is None else len(envs)  # type: ignore[return-value]
+
+
+def make_environments(
+    envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, count: int, algorithm: OffPolicyAlgorithm
+) -> list[BatchedEnvironment]:
+    """The environments, checked; those made here are closed again when one does not fit."""
+    made: list[BatchedEnvironment] = []
+    try:
+        for i in range(count):
+            env = batched(envs[i]) if env_f is None else batched(env_f())  # type: ignore[index]
+            made.append(env)
+            if env.batch_size != made[0].batch_size:
+                raise ValueError(
+                    f"Environment {i} has batch size {env.batch_size} and environment 0 has {made[0].batch_size}; "
+                    "make them equal."
+                )
+            check_env(env, algorithm, f"Environment {i}")
+            env.first_env_id = i * env.batch_size
+    except BaseException:
+        if env_f is not None:
+            for env in made:
+                env.close()
+        raise
+    return made
+
+
+def check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: int, num_actor_queues: int) -> None:
+    """Raises ValueError when the sizes do not give every forward pass the same rows in a reproducible mode."""
+    if mode == "async" or num_actor_queues == 0:
+        return
+    if actor_queue_cap * num_actor_queues != num_envs or learn_queue_cap % num_envs:
+        raise ValueError(
+            f"mode={mode!r} with actor threads needs actor_queue_cap * num_actor_queues == num_envs and learn_queue_cap a "
+            f"multiple of num_envs, so that every forward pass has the same rows; got {actor_queue_cap} * {num_actor_queues}, "
+            f"num_envs={num_envs}, learn_queue_cap={learn_queue_cap}. Set num_actor_queues=0, or change the sizes."
+        )

@@ -1,0 +1,213 @@
+"""Trainers that learn from a replay memory: which one, when, how often, and what a resumed run has of it."""
+
+from __future__ import annotations
+
+import os
+
+import gin
+import numpy as np
+import pytest
+
+from alf.replay.prioritized_replay import PrioritizedReplay
+from alf.replay.uniform_replay import UniformReplay
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.run_index import RunIndex
+from tests.replay.q_learning import TinyQ
+
+TRAINERS = pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+
+
+@pytest.fixture
+def replay_config(small_config):
+    """A small run on samples: CartPole, four rows an environment."""
+    gin.bind_parameter("ReplayBuffer.max_length", 100)
+
+    def make(trainer, **kwargs):
+        settings = {
+            "algorithm_ctor": TinyQ,
+            "whole_replay_buffer_training": False,
+            "mini_batch_length": 2,
+            "mini_batch_size": 8,
+            **kwargs,
+        }
+        return small_config(trainer, **settings)
+
+    return make
+
+
+def train(config):
+    trainer = config.create_trainer()
+    trainer.train()
+    return trainer
+
+
+def count_updates(trainer):
+    """Lists the updates and the environment steps collected so far of each iteration."""
+    calls = []
+    trainer.initialize()
+    inner = trainer.algorithm.train
+
+    def spy(**kwargs):
+        calls.append((kwargs["num_updates"], trainer.algorithm.exp_replayer.total_steps))
+        return inner(**kwargs)
+
+    trainer.algorithm.train = spy
+    return calls
+
+
+@TRAINERS
+def test_samples_are_of_a_uniform_replay_and_weights_change(trainer_class, replay_config):
+    trainer = train(replay_config(trainer_class))
+    assert type(trainer.algorithm.exp_replayer) is UniformReplay
+    assert int(trainer.algorithm.optimized_variables()[0][0].iterations) == 6
+    assert np.isfinite(float(trainer.algorithm.last_train_metrics["loss"]))
+
+
+@TRAINERS
+def test_a_driver_that_is_told_takes_another_replayer(trainer_class, replay_config):
+    kind = "Sync" if trainer_class is SyncOffPolicyTrainer else "Async"
+    gin.bind_parameter(f"{kind}OffPolicyDriver.exp_replayer", "prioritized")
+    trainer = train(replay_config(trainer_class, unroll_length=3))
+    replayer = trainer.algorithm.exp_replayer
+    assert type(replayer) is PrioritizedReplay
+    assert float(replayer.priorities.highest) > 1.0, "the losses of a new network are above 1: priorities were written"
+
+
+def test_whole_batches_stay_with_one_time_and_what_is_not_cleared_is_kept(small_config):
+    assert (
+        type(train(small_config(SyncOffPolicyTrainer)).algorithm.exp_replayer).__name__ == "OnetimeExperienceReplayer"
+    )
+
+
+@TRAINERS
+def test_initial_steps_come_first_and_no_update_without_a_minibatch(trainer_class, replay_config):
+    config = replay_config(trainer_class, initial_collect_steps=100, num_iterations=2, unroll_length=1)
+    trainer = config.create_trainer()
+    calls = count_updates(trainer)
+    trainer.train()
+    assert 100 <= calls[0][1] < 100 + 2 * 4
+    assert [updates for updates, _ in calls] == [2, 2]
+    few = replay_config(
+        trainer_class, mini_batch_size=30, num_iterations=1, unroll_length=1, root_dir=config.root_dir + "2"
+    )
+    trainer = few.create_trainer()
+    calls = count_updates(trainer)
+    trainer.train()
+    assert trainer.algorithm.exp_replayer.num_sequences(2) >= 30 > calls[0][1] - 2 * 8
+
+
+def test_a_memory_that_can_never_hold_a_minibatch_is_an_error(replay_config):
+    gin.bind_parameter("ReplayBuffer.max_length", 3)
+    with pytest.raises(ValueError, match="at most 8: raise max_length"):
+        train(replay_config(SyncOffPolicyTrainer, mini_batch_size=9))
+
+
+@TRAINERS
+def test_samples_per_insert_sets_the_number_of_updates(trainer_class, replay_config):
+    """8 sequences of one trained step each: an update per 8 / 0.3 steps, however they arrive, and none for the first 100."""
+    config = replay_config(
+        trainer_class, samples_per_insert=0.3, initial_collect_steps=100, num_iterations=12, unroll_length=1
+    )
+    trainer = config.create_trainer()
+    calls = count_updates(trainer)
+    trainer.train()
+    updates = sum(n for n, _ in calls)
+    assert calls[0][0] == 1
+    assert min(n for n, _ in calls) == 1
+    steps = trainer.counters.env_steps
+    assert abs(updates - 1 - (steps - 100) * 0.3 / 8) <= 2
+
+
+def test_samples_per_insert_above_one_update_a_step(replay_config):
+    config = replay_config(SyncOffPolicyTrainer, samples_per_insert=5.0, num_iterations=10, unroll_length=1)
+    trainer = config.create_trainer()
+    calls = count_updates(trainer)
+    trainer.train()
+    # 4 steps an iteration, 5 / 8 updates a step.
+    assert [n for n, _ in calls[1:]] == [3, 2, 3, 2, 3, 2, 3, 2, 3]
+
+
+def test_settings_that_do_not_fit_are_refused(replay_config):
+    with pytest.raises(ValueError, match="samples_per_insert=0 must be above 0"):
+        replay_config(SyncOffPolicyTrainer, samples_per_insert=0)
+    with pytest.raises(ValueError, match="needs checkpoint_replay=True"):
+        replay_config(SyncOffPolicyTrainer, exact_resume=True)
+    gin.bind_parameter("SyncOffPolicyDriver.exp_replayer", "one_time")
+    with pytest.raises(ValueError, match="exp_replayer='uniform'"):
+        train(replay_config(SyncOffPolicyTrainer))
+
+
+# ---- resuming ----
+
+
+def test_a_resumed_run_has_what_the_memory_held(replay_config, caplog):
+    first = train(replay_config(SyncOffPolicyTrainer, checkpoint_replay=True, num_iterations=5))
+    held = first.algorithm.exp_replayer.total_steps
+    trainer = replay_config(SyncOffPolicyTrainer, checkpoint_replay=True, num_iterations=6).create_trainer()
+    trainer.initialize()
+    assert trainer.algorithm.exp_replayer.total_steps == held == 80
+    trainer.train()
+    assert trainer.algorithm.exp_replayer.total_steps == 96
+
+
+def test_without_it_a_resumed_run_collects_first_and_catches_nothing_up(replay_config):
+    settings = {"initial_collect_steps": 64, "unroll_length": 1}
+    train(replay_config(SyncOffPolicyTrainer, num_iterations=20, **settings))
+    trainer = replay_config(SyncOffPolicyTrainer, num_iterations=22, **settings).create_trainer()
+    calls = count_updates(trainer)
+    trainer.train()
+    assert calls == [(2, 64), (2, 68)]
+
+
+def test_only_the_newest_checkpoints_keep_their_memory(replay_config, tmp_path):
+    train(
+        replay_config(
+            SyncOffPolicyTrainer,
+            checkpoint_replay=True,
+            checkpoint_replay_max_to_keep=2,
+            checkpoint_interval=1,
+            num_iterations=5,
+        )
+    )
+    root = tmp_path / "run"
+    records = RunIndex.load(str(root)).records()
+    with_memory = [r.name for r in records if any(f.startswith(os.path.join("train", "replay")) for f in r.files)]
+    assert with_memory == ["ckpt-4", "ckpt-5"] == sorted(os.listdir(root / "train" / "replay"))
+    assert len(records) == 5
+    listed = {f for r in records for f in r.files}
+    assert {os.path.relpath(p, root) for p in (root / "train" / "replay").rglob("*") if p.is_file()} <= listed
+
+
+def test_damaged_memory_is_said_and_left_out(replay_config, tmp_path, caplog):
+    train(replay_config(SyncOffPolicyTrainer, checkpoint_replay=True))
+    part = tmp_path / "run" / "train" / "replay" / "ckpt-3" / "part-00000.npz"
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 255
+    part.write_bytes(bytes(data))
+    trainer = replay_config(SyncOffPolicyTrainer, checkpoint_replay=True, num_iterations=4).create_trainer()
+    trainer.initialize()
+    assert trainer.algorithm.exp_replayer.total_steps == 0
+    trainer.train()
+    assert trainer.counters.iterations == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replayer", ["uniform", "prioritized"])
+@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+def test_two_halves_make_the_whole(trainer_class, replayer, replay_config, tmp_path):
+    """With exact_resume a run that was interrupted is bit for bit the one that was not, its memory too."""
+    kind = "Sync" if trainer_class is SyncOffPolicyTrainer else "Async"
+    gin.bind_parameter(f"{kind}OffPolicyDriver.exp_replayer", replayer)
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    gin.bind_parameter("ReplayBuffer.max_length", 12)
+    settings = {"exact_resume": True, "checkpoint_replay": True, "checkpoint_interval": 2, "mini_batch_length": 3}
+    whole = train(replay_config(trainer_class, root_dir=str(tmp_path / "whole"), num_iterations=6, **settings))
+    train(replay_config(trainer_class, num_iterations=3, **settings))
+    halves = train(replay_config(trainer_class, num_iterations=6, **settings))
+    for x, y in zip(whole.algorithm.variables, halves.algorithm.variables, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=x.name)
+    one, other = whole.algorithm.exp_replayer, halves.algorithm.exp_replayer
+    np.testing.assert_array_equal(one.buffer.index.runs(), other.buffer.index.runs())
+    rows = np.arange(one.batch_size * 12)
+    for x, y in zip(one.read_rows(rows), other.read_rows(rows), strict=True):
+        np.testing.assert_array_equal(x, y)
