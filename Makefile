@@ -4,6 +4,7 @@ PYTHON ?= python3.11
 PIP_FLAGS ?= -qq --disable-pip-version-check
 ROOT_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 PYTEST_FLAGS ?=
+KILLS ?= 25
 
 RUN := .venv
 DEV := .venv-dev
@@ -11,7 +12,7 @@ OLDEST := .venv-oldest
 DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-default test-oldest lint docs learning examples benchmarks locks wheel clean
+.PHONY: help demo test test-default test-oldest lint docs learning kill-loop examples benchmarks locks wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -63,6 +64,9 @@ test-oldest: $(OLDEST)/.made  ## the fast tests, on the oldest TensorFlow line
 learning: $(DEV)/.made  ## the long tests: train until a return is reached, over several seeds
 	$(DEV)/bin/python -m pytest -m learning --timeout 1800 $(PYTEST_FLAGS)
 
+kill-loop: $(DEV)/.made  ## kill -9 at 2 x 25 random moments of training and saving; five minutes
+	ALF_KILLS=$(KILLS) $(DEV)/bin/python -m pytest -s tests/trainers/test_kill_loop.py $(PYTEST_FLAGS)
+
 examples: $(DEV)/.made  ## every example in full, with the return it must reach
 	$(DEV)/bin/python -m benchmarks.examples
 
@@ -71,6 +75,8 @@ benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.queues
 	$(DEV)/bin/python -m benchmarks.unroll
 	$(DEV)/bin/python -m benchmarks.driver_cpu
+	$(DEV)/bin/python -m benchmarks.service_overhead
+	$(DEV)/bin/python -m benchmarks.plain_sketch
 	$(DEV)/bin/python -m benchmarks.peers_cart_pole
 
 locks:  ## resolve the four lock files anew from pyproject.toml

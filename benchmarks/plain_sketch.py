@@ -12,18 +12,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import queue
 import sys
 import threading
 import time
 from typing import Any
 
+# As alf does, which the parent process imports later on.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
 import gymnasium
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from benchmarks import _machine, peers_cart_pole
+from benchmarks import _machine
 
 GAMMA, LAMBDA, CLIP = 0.99, 0.95, 0.2
 Arrays = tuple[tf.Tensor, ...]
@@ -197,6 +201,9 @@ def main() -> None:
         tf.config.threading.set_inter_op_parallelism_threads(4)
         print(json.dumps(run(**json.loads(flags.setting), seconds=flags.seconds)))
         return
+    # Not above: in the processes that measure the sketch, alf's thread settings would be in force.
+    from benchmarks import peers_cart_pole
+
     head = _machine.announce("CartPole-v1: a plain sketch in TensorFlow, and alf, in one run")
     rows = []
     for epochs in (4, 1):

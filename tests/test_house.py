@@ -290,6 +290,47 @@ def test_keras_and_gin_are_taken_from_the_right_place() -> None:
     assert not wrong, f"use tf.keras and `import gin` only: {wrong}"
 
 
+# What can run code that a file holds, or makes objects of any class from it.
+_UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "runpy"}
+_UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+# Pickles an exception in memory, to learn whether the pipe to its own parent process will take it; reads no file.
+_PICKLES_IN_MEMORY = {"environments/process_environment.py"}
+
+
+def _unsafe(path: pathlib.Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from (name for name in names if name.split(".")[0] in _UNSAFE_MODULES)
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in _UNSAFE_CALLS or called.endswith((".load_model", ".unsafe_load", ".read_pickle")):
+                yield called
+            allowed = [k for k in node.keywords if k.arg in ("allow_pickle", "compile", "safe_mode")]
+            yield from (f"{called}({ast.unparse(k)})" for k in allowed if ast.unparse(k.value) != "False")
+
+
+def test_nothing_that_is_loaded_can_run_code() -> None:
+    wrong = {str(path.relative_to(ALF)): list(_unsafe(path)) for path in sources()}
+    wrong = {file: found for file, found in wrong.items() if found}
+    for file in _PICKLES_IN_MEMORY:
+        assert wrong.pop(file, None) == ["pickle"], f"{file} pickles no longer: take it out of the list"
+    assert not wrong, f"these could run what a file says: {wrong}"
+
+
+def test_what_can_run_code_is_found(tmp_path: pathlib.Path) -> None:
+    lines = [
+        "import pickle",
+        "from yaml import load",
+        "x = eval('1')",
+        "np.load(p, allow_pickle=True)",
+        "re.compile(p)",
+    ]
+    path = tmp_path / "unsafe.py"
+    path.write_text("\n".join([*lines, "np.load(p, allow_pickle=False)", "f(compile=True)"]))
+    assert sorted(_unsafe(path)) == ["eval", "f(compile=True)", "np.load(allow_pickle=True)", "pickle", "yaml"]
+
+
 def test_no_file_names_a_place_on_some_machine() -> None:
     place = re.compile(r"(?<![\w.*])/(?:home|root|Users|work|opt|mnt|data)/\w|(?<![\w.*])/tmp/\w|file://|\.\./shared")
     wrong = [

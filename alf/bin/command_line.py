@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging as std_logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from absl import app, flags, logging
 
@@ -73,6 +73,7 @@ def run(body: Callable[[], int | None]) -> int:
         logging.warning("Interrupted.")
         return INTERRUPTED
     except _told_errors() as e:
+        logging.debug("It came from here:", exc_info=e)
         logging.error("%s", e)
         return MISTAKE
 
@@ -83,19 +84,36 @@ def _told_errors() -> tuple[type[BaseException], ...]:
 
 
 @contextlib.contextmanager
-def told_as_usage() -> Iterator[None]:
+def told_as_usage(while_true: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Around code that builds what the configuration describes: its ValueErrors and the like become one line.
 
+    Args:
+      while_true: whether what fails is still the building; later errors are left alone.
+
     Raises:
-      UsageError: instead of ValueError, TypeError, ImportError or AttributeError; with gin's notes left out.
+      UsageError: instead of ValueError, TypeError, ImportError or AttributeError; of gin's notes only the name of what it
+        called last is kept.
     """
     try:
         yield
     except _told_errors():
         raise
     except (ValueError, TypeError, ImportError, AttributeError) as e:
-        message = str(e).split("\n  In call to configurable")[0].strip()
-        raise UsageError(message or type(e).__name__) from e
+        if not while_true():
+            raise
+        raise UsageError(_in_a_line(e)) from e
+
+
+def _in_a_line(error: BaseException) -> str:
+    message, *notes = str(error).split("\n  In call to configurable '")
+    message = message.strip() or type(error).__name__
+    called = notes[0].partition("'")[0] if notes else ""
+    if called and called not in message:
+        message = f"{message.rstrip('.')} (in {called})."
+    # What is not worded for people may be a fault of the code as well as of the configuration.
+    return (
+        message if isinstance(error, ValueError) else f"{message} ({type(error).__name__}; --verbosity=1 tells where.)"
+    )
 
 
 def no_arguments(argv: Sequence[str]) -> None:
@@ -122,6 +140,37 @@ def root_dir(argv: Sequence[str]) -> str:
     return os.path.expanduser(ROOT_DIR.value)
 
 
+def make_directory(path: str, what: str) -> None:
+    """Makes a directory that results will go to, before the work that leads to them.
+
+    Args:
+      path: of the directory.
+      what: which asks for it, such as "--root_dir".
+
+    Raises:
+      UsageError: it cannot be made.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (OSError, ValueError) as e:
+        reason = getattr(e, "strerror", None) or e
+        raise UsageError(f"{what}={path} cannot be a directory ({reason}): give another path.") from e
+
+
+def refuse_all_but_root_dir(why: str) -> None:
+    """Refuses the shared flags that would have no effect on a command.
+
+    Args:
+      why: they have none.
+
+    Raises:
+      UsageError: one of them is given.
+    """
+    for flag in (GIN_FILE, GIN_PARAM, GIN_BINDINGS, INTRA_OP, INTER_OP, USE_CPU):
+        if flag.value != flag.default:
+            raise UsageError(f"--{flag.name} has no effect here: {why}; leave it out.")
+
+
 def at_least(flag: flags.FlagHolder, least: float) -> None:
     """Checks a number flag that may be None.
 
@@ -133,13 +182,18 @@ def at_least(flag: flags.FlagHolder, least: float) -> None:
 
 
 def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
-    """Checks the name of a file to be written.
+    """Checks the name of a file to be written, and makes its directory.
 
     Raises:
-      UsageError: it ends in none of `suffixes`.
+      UsageError: it ends in none of `suffixes`, or cannot be there.
     """
-    if flag.value and not flag.value.lower().endswith(suffixes):
+    if not flag.value:
+        return
+    if not flag.value.lower().endswith(suffixes):
         raise UsageError(f"--{flag.name}={flag.value} must end in {' or '.join(suffixes)}.")
+    if os.path.isdir(flag.value):
+        raise UsageError(f"--{flag.name}={flag.value} is a directory: give a file.")
+    make_directory(os.path.dirname(os.path.abspath(flag.value)), f"The place of --{flag.name}")
 
 
 def bindings() -> list[str]:
@@ -156,7 +210,7 @@ def parse_gin(directory: str) -> None:
     """
     from alf.utils import gin_utils
 
-    files = GIN_FILE.value or sorted(str(p) for p in Path(directory).glob("*.gin"))
+    files = GIN_FILE.value or sorted(glob.glob(os.path.join(glob.escape(directory), "*.gin")))
     if not files:
         raise UsageError(
             f"There is no --gin_file, and no *.gin file in --root_dir={directory}: give one, e.g. "
@@ -167,7 +221,7 @@ def parse_gin(directory: str) -> None:
 
 def set_up_logging() -> None:
     """Logs what is INFO and above, but of TensorFlow only warnings."""
-    logging.set_verbosity(logging.INFO)
+    logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
     # TensorFlow reports its own work, such as the time to save a shard, through the same logger.
     logging.get_absl_logger().addFilter(lambda r: r.levelno >= std_logging.WARNING or "/tensorflow/" not in r.pathname)
 

@@ -8,8 +8,9 @@ where search.json is, for example,
 
 Each run is a process of alf.bin.train in a directory of its own below --root_dir, whose output is in `output.log` there.
 The same command again goes on: runs that are finished are left out, others resume. Ctrl-C ends the runs, which save
-first. Results: a table, results.csv, results.md and results.svg. Exit code 1: a run has failed; 2: the command line is
-wrong; 130: interrupted.
+first, and so do they when this command is killed. Results: a table, results.csv, results.md, results.svg, and
+results.html with the learning curves of all runs. Exit code 1: a run has failed; 2: the command line is wrong; 130:
+interrupted.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from absl import flags, logging
 
 from alf.bin import command_line
 from alf.bin.command_line import UsageError
+from alf.bin.parent_death import ended_with_parent
+from alf.bin.search_curves import curves_page
 from alf.bin.search_report import Result, markdown, read_result, write_reports
-from alf.bin.search_space import Search, read_search, run_name, run_seed
+from alf.bin.search_space import MAX_RUNS, Search, read_search, run_name, run_seed
 from alf.trainers.run_index import RunIndex
 from alf.utils.files import write_atomically
 
@@ -45,6 +48,7 @@ flags.adopt_module_key_flags(command_line)
 
 PLAN_FILE = "grid_search.json"
 OUTPUT_FILE = "output.log"
+CURVES_FILE = "results.html"
 
 _FAILED = 1
 _POLL_SECS = 0.1
@@ -68,6 +72,12 @@ def main(argv: Sequence[str]) -> int:
         search = dataclasses.replace(
             search, repeats=_REPEATS.value or search.repeats, workers=_WORKERS.value or search.workers
         )
+        if len(search.settings) * search.repeats > MAX_RUNS:
+            raise UsageError(
+                f"{len(search.settings):,} settings with {search.repeats:,} repeats are more than {MAX_RUNS:,} runs: try "
+                "fewer."
+            )
+        command_line.make_directory(root_dir, "--root_dir")
         check_plan(root_dir, search, _what())
         return run_search(root_dir, search)
 
@@ -131,9 +141,12 @@ def run_search(root_dir: str, search: Search) -> int:
         read_result(os.path.join(root_dir, run.name), run._replace(state=done.get(run.name, "waiting")), _METRIC.value)
         for run in runs
     ]
-    paths = write_reports(root_dir, results, f"{os.path.basename(os.path.abspath(root_dir))}: scores of the settings")
+    name = os.path.basename(os.path.abspath(root_dir))
+    paths = write_reports(root_dir, results, f"{name}: scores of the settings")
+    page = os.path.join(root_dir, CURVES_FILE)
+    write_atomically(page, curves_page(root_dir, results, name, _METRIC.value))
     print(markdown(results))
-    print(f"Runs: {paths['csv']}; plot: {paths['svg']}")
+    print(f"Runs: {paths['csv']}; plot: {paths['svg']}; learning curves: {page}")
     if interrupted:
         logging.warning("Interrupted: the same command goes on.")
         return command_line.INTERRUPTED
@@ -189,6 +202,7 @@ class Pool:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=ended_with_parent(),
             )
         logging.info("Started %s.", run.name)
 

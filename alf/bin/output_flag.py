@@ -22,16 +22,18 @@ def append_line(path: str, value: Any) -> None:
         f.write(json.dumps(value, allow_nan=False).encode() + b"\n")
 
 
-def read_lines(path: str) -> list[Any]:
-    """The JSON values of a file of JSON lines, without the lines that cannot be read; none where there is no file."""
+def read_lines(path: str) -> list[dict[str, Any]]:
+    """The JSON objects of a file of JSON lines, without lines that are none; [] where there is no file."""
     values = []
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             for line in f:
                 try:
-                    values.append(json.loads(line))
+                    value = json.loads(line)
                 except (ValueError, RecursionError):
                     continue
+                if isinstance(value, dict):
+                    values.append(value)
     except FileNotFoundError:
         pass
     return values

@@ -9,6 +9,7 @@ import json
 import math
 import random
 import re
+import sys
 import tokenize
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from alf.bin.command_line import UsageError
 
 # A grid beyond this is a mistake rather than a plan.
 MAX_SETTINGS = 10_000
+MAX_RUNS = 100_000
+_LARGEST = sys.float_info.max / 2
 
 _KEYS = ("desc", "comment", "type", "num_samples", "seed", "repeats", "max_worker_num", "use_gpu", "gpus", "parameters")
 _GIN_TEXT = tuple("@%([{'\"")
@@ -81,6 +84,11 @@ def _from_json(path: str, data: Mapping[str, Any]) -> Search:
     parameters = data.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         raise UsageError(f"--search_config={path} needs 'parameters', from binding names to lists of values.")
+    for name in parameters:
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"--search_config={path} has {name!r}, which is no name of a binding, such as Adam.learning_rate."
+            )
     kind, seed = data.get("type", "grid"), _whole(path, data, "seed", 0, 0)
     if kind == "grid":
         settings = _grid({name: _choices(path, name, value) for name, value in parameters.items()})
@@ -110,10 +118,6 @@ def _whole(path: str, data: Mapping[str, Any], name: str, default: int, least: i
 
 def _choices(path: str, name: str, value: Any) -> list[str]:
     """The values of a list, in gin's syntax."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"--search_config={path} has {name!r}, which is no name of a binding, such as Adam.learning_rate."
-        )
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
@@ -127,6 +131,8 @@ def _choices(path: str, name: str, value: Any) -> list[str]:
 def gin_text(value: Any) -> str:
     """A JSON value in gin's syntax; see `read_search`."""
     if isinstance(value, str) and value.startswith(_GIN_TEXT):
+        if not value.isprintable():
+            raise UsageError(f"A value of a search must be one line of printable text; got {value!r}.")
         return value
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"A value of a search must be finite; got {value}.")
@@ -152,7 +158,7 @@ def _draw(path: str, name: str, value: Any, rng: random.Random) -> str:
         return rng.choice(_choices(path, name, value))
     kind, limits = next(iter(value.items()), ("", []))
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (None, None)
-    numbers = type(low) in (int, float) and type(high) in (int, float) and low <= high
+    numbers = type(low) in (int, float) and type(high) in (int, float) and -_LARGEST <= low <= high <= _LARGEST
     if len(value) != 1 or kind not in ("uniform", "log_uniform", "integer") or not numbers:
         raise UsageError(
             f"--search_config={path}: {name} must be a list, or {{'uniform': [low, high]}}, 'log_uniform' or 'integer'; got "

@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
     def body() -> None:
         root_dir = command_line.root_dir(argv)
+        command_line.refuse_all_but_root_dir("a status needs nothing but the run's own files")
         if not os.path.isdir(root_dir):
             raise command_line.UsageError(f"There is no directory --root_dir={root_dir}: check the path.")
         found = view(root_dir)

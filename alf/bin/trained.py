@@ -35,14 +35,15 @@ def make_environment(seed: int | None, pictures: bool = False, batch_size: int =
       UsageError: it cannot be made.
     """
     from alf.bin.video import render_without_display
-    from alf.environments import suite_gym
+    from alf.environments import suite_atari, suite_gym
     from alf.environments.utils import create_environment
     from alf.utils.gin_utils import bind
 
     arguments: dict[str, Any] = {"num_parallel_environments": batch_size, "nonparallel": batch_size == 1, "seed": seed}
     if pictures:
         render_without_display()
-        bind(suite_gym.load, "render_mode", "rgb_array")
+        for load in (suite_gym.load, suite_atari.load):
+            bind(load, "render_mode", "rgb_array")
         arguments["vectorization"] = "auto"
     try:
         with command_line.told_as_usage():

@@ -126,9 +126,17 @@ def _usage(policy: ExportablePolicy, model: SavedModelWriter) -> list[str]:
 
 
 def usage_of(directory: str) -> list[str]:
-    """The lines of Python by which the model exported into `directory` is used."""
-    with open(os.path.join(directory, METADATA), encoding="utf-8") as file:
-        return list(json.load(file)["usage"])
+    """The lines of Python by which the model exported into `directory` is used.
+
+    Raises:
+      ExportError: its description is missing or damaged.
+    """
+    path = os.path.join(directory, METADATA)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [str(line) for line in json.load(file)["usage"]]
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as e:
+        raise ExportError(f"{path} does not describe a model ({type(e).__name__}): export it again.") from e
 
 
 def export_policy(

@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from alf.data_structures import StepType
-from alf.metrics.tables import CsvFile, Value
+from alf.metrics.tables import CsvFile, Value, finite
 from alf.metrics.writers import STEP
 
 _FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)
@@ -165,7 +165,7 @@ class EpisodeLog:
     def resume(self, step: int) -> None:
         """Removes rows above a global step; numbers count on from what stays."""
         last = self._file.cut(STEP, step)
-        self._episodes = int(last.get("episode") or 0)
+        self._episodes = int(finite(last.get("episode")))
 
     def at(self, **now: Value) -> None:
         """Tells where the run stands: columns of the rows to come, such as global_step and in_heatup."""

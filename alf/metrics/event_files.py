@@ -55,6 +55,7 @@ def _age(path: str) -> tuple[int, float, str]:
 
 def _events(path: str) -> Iterator[tuple[int, tf.compat.v1.Event]]:
     """The whole records of an event file with their places; ends at the first damaged one."""
+    size = os.path.getsize(path)
     with open(path, "rb") as file:
         offset = 0
         while True:
@@ -62,6 +63,9 @@ def _events(path: str) -> Iterator[tuple[int, tf.compat.v1.Event]]:
             if len(head) < _HEAD:
                 return
             (length,) = struct.unpack("<Q", head[:8])
+            # A damaged length may be any number, and must not decide how much memory is asked for.
+            if offset + _HEAD + length + _TAIL > size:
+                return
             data = file.read(length)
             if len(data) < length or len(file.read(_TAIL)) < _TAIL:
                 return

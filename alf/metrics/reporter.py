@@ -21,7 +21,7 @@ from alf.metrics.metrics import (
     StepMetric,
 )
 from alf.metrics.summary_writer import SummaryWriter
-from alf.metrics.tables import Value
+from alf.metrics.tables import Value, finite
 from alf.metrics.time_shares import Timings, shares
 from alf.metrics.user_stats import Aggregation, UserStats
 from alf.metrics.writers import STEP, Row, Writer, make_writers
@@ -145,7 +145,7 @@ class StatsReporter:
         seconds = 0.0
         for writer in self._writers:
             last = self._try(writer, lambda w: w.resume(step)) or {}
-            seconds = max(seconds, float(last.get("seconds") or 0.0))
+            seconds = max(seconds, finite(last.get("seconds")))
         if self._episodes is not None:
             self._episodes.resume(step)
         self._began = time.monotonic() - seconds

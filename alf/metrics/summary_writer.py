@@ -59,6 +59,21 @@ class SummaryWriter:
         summary.value.add(tag=tag, histo=histogram.proto())
         self._write(step=int(step), summary=summary)
 
+    def image(self, tag: str, encoded: bytes, height: int, width: int, step: int) -> None:
+        """Writes a picture; not flushed.
+
+        Args:
+          tag: of the picture.
+          encoded: PNG, or a GIF, which TensorBoard shows moving.
+          height: in pixels.
+          width: in pixels.
+          step: the x value.
+        """
+        summary = tf.compat.v1.Summary()
+        picture = summary.value.add(tag=tag).image
+        picture.height, picture.width, picture.colorspace, picture.encoded_image_string = height, width, 3, encoded
+        self._write(step=int(step), summary=summary)
+
     def hparams(self, values: Mapping[str, bool | int | float | str], group: str, step: int) -> None:
         """Writes the settings of a run for TensorBoard's HPARAMS page; not flushed.
 

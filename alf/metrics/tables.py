@@ -138,7 +138,7 @@ class CsvFile(RowFile):
         columns = [*_header(self._path), *new]
         with _replacement(self._path) as out:
             out.write(_csv_line(columns))
-            with open(self._path, encoding="utf-8", newline="") as old:
+            with _reading(self._path) as old:
                 next(old, None)
                 for line in old:
                     out.write(line.rstrip("\r\n") + "," * len(new) + "\n" if len(columns) > len(new) else line)
@@ -147,12 +147,12 @@ class CsvFile(RowFile):
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
         columns = _header(self._path)
-        with open(self._path, encoding="utf-8", newline="") as file:
+        with _reading(self._path) as file:
             header = next(file, None)
             if header is not None:
                 yield header, None
             for line in file:
-                fields = next(csv.reader([line]), [])
+                fields = _fields(line)
                 if len(fields) == len(columns):
                     yield line, dict(zip(columns, fields, strict=True))
 
@@ -165,11 +165,11 @@ class JsonLinesFile(RowFile):
         file.write(json.dumps(finite, allow_nan=False) + "\n")
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
-        with open(self._path, encoding="utf-8", newline="") as file:
+        with _reading(self._path) as file:
             for line in file:
                 try:
                     row = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict):
                     yield line, row
@@ -229,8 +229,22 @@ def _remove_torn_line(path: str) -> None:
 
 
 def _header(path: str) -> list[str]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return next(csv.reader([file.readline()]), [])
+    with _reading(path) as file:
+        # A quote that damage has opened would take the line end into the name of the last column.
+        return [" ".join(name.split()) for name in _fields(file.readline())]
+
+
+def _reading(path: str) -> TextIO:
+    """Opens a file whose damaged bytes do no harm."""
+    return open(path, encoding="utf-8", errors="replace", newline="")
+
+
+def _fields(line: str) -> list[str]:
+    """The fields of a line of CSV; none where it is not CSV."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
 
 
 def _csv_line(fields: list[str]) -> str:
@@ -255,5 +269,11 @@ def _plain(value: Any) -> Value:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.inf
+
+
+def finite(value: Any) -> float:
+    """`value`, of a file that may be damaged, as a number; 0 where it is none, or not finite."""
+    number = _number(value)
+    return number if math.isfinite(number) else 0.0

@@ -19,6 +19,8 @@ import gin
 _REPOSITORY_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # gin opens files under this mark by `_read_marked`, which resolves what they include.
 _MARK = "alf-gin:"
+# The files that are being read, each included by the one before.
+_OPEN: list[Path] = []
 _INCLUDE = re.compile(r"^(\s*include\s+)(['\"])(.+?)\2", re.MULTILINE)
 _UNKNOWN = re.compile(r"No configurable matching(?: reference)? '@?([^'()]+)(?:\(\))?'")
 _NO_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't (?:have a parameter named|include kwarg) '([^']+)'")
@@ -49,8 +51,10 @@ def find_gin_file(name: str, beside: str | os.PathLike[str] | None = None) -> Pa
     directories = [*([Path(beside)] if beside else []), Path.cwd(), *example_directories()]
     for directory in directories:
         for candidate in (directory / name, directory / f"{name}.gin"):
-            if candidate.is_file():
-                return candidate.resolve()
+            # A name may be longer than the file system allows.
+            with contextlib.suppress(OSError):
+                if candidate.is_file():
+                    return candidate.resolve()
     examples = sorted({p.name for d in example_directories() for p in d.glob("*.gin")})
     looked = ", ".join(str(d) for d in dict.fromkeys(directories))
     raise GinConfigError(f"No gin file {name!r} in {looked}.{_did_you_mean(name, examples, 'Shipped examples')}")
@@ -162,7 +166,18 @@ def _read_marked(marked: str) -> Iterator[_NamedText]:
     def resolve(match: re.Match[str]) -> str:
         return f"{match[1]}'{_MARK}{find_gin_file(match[3], path.parent)}'"
 
-    yield _NamedText(_INCLUDE.sub(resolve, path.read_text(encoding="utf-8")), str(path))
+    if path in _OPEN:
+        ring = " -> ".join(p.name for p in [*_OPEN[_OPEN.index(path) :], path])
+        raise GinConfigError(f"{path} includes itself ({ring}): remove one of these includes.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise GinConfigError(f"The gin file {path} cannot be read: {e}.") from e
+    _OPEN.append(path)
+    try:
+        yield _NamedText(_INCLUDE.sub(resolve, text), str(path))
+    finally:
+        _OPEN.pop()
 
 
 # ---- names ----
@@ -228,6 +243,6 @@ def _readable_errors(source: str) -> Iterator[None]:
         raise
     except tokenize.TokenError as e:
         raise GinConfigError(f"A bracket or a string in {source} is opened and never closed: {e.args[0]}.") from e
-    except (ValueError, KeyError, SyntaxError, RuntimeError) as e:
+    except (ValueError, LookupError, SyntaxError, RuntimeError, ImportError, OSError, AttributeError, TypeError) as e:
         message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
-        raise GinConfigError(f"{message.strip()}{_hint(message)}") from e
+        raise GinConfigError(f"{message.strip() or f'{type(e).__name__} in {source}'}{_hint(message)}") from e

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
 
-from alf.bin import evaluate
+from alf.bin import evaluate, train
+from alf.bin import trained as waiting
 from alf.bin.episodes import run_episodes, summary
 from alf.bin.output_flag import append_line, read_lines
 from alf.trainers.run_index import RunIndex
@@ -133,6 +135,24 @@ def test_a_worker_evaluates_every_checkpoint_once(trained, tmp_path, logged):
     assert "The run is finished" in text
     steps = sum(line["results"]["deterministic"]["steps"] for line in read_lines(path)[1:])
     assert f"Evaluated 1 checkpoints with {steps} environment steps." in text
+
+
+def test_a_worker_leaves_when_a_stop_condition_ends_the_run(trained, tmp_path, logged):
+    """Training with a worker beside it: the mark that the run leaves in its index ends the worker."""
+    run, path = tmp_path / "run", tmp_path / "e.jsonl"
+    copy_run(trained, run, 1)
+    found = []
+    worker = threading.Thread(target=lambda: found.append(waiting.wait_for(str(run), lambda index: None, 0.05)))
+    worker.start()
+    stop = [f"--root_dir={run}", "--gin_param=TrainerConfig.num_iterations=100000"]
+    stop += ["--gin_param=import alf.trainers.stopping", "--gin_param=TrainerConfig.stop_conditions=[@alf.TimeLimit()]"]
+    assert run_here(train.main, *stop, "--gin_param=alf.TimeLimit.secs=0.2") == 0, logged
+    worker.join(30)
+    assert not worker.is_alive()
+    assert found == [None]
+    assert "The run is finished: the time limit of 0.2 s is reached" in logged
+    assert _evaluate(run, "--watch", "--num_episodes=1", "--deterministic", f"--output={path}") == 0
+    assert [line["step"] for line in read_lines(path)] == [r.step for r in RunIndex.load(str(run)).records()]
 
 
 def test_a_worker_ends_after_the_steps_asked_for(trained, logged):

@@ -69,7 +69,7 @@ def test_newest_is_exported_by_default(trained, tmp_path, logged):
         ((), "--export_dir is missing"),
         (("--export_dir=DIR", "--checkpoint=77"), "There is no checkpoint '77'"),
         (("--export_dir=FILE",), "is a file"),
-        (("--export_dir=FILE/below",), "Not a directory"),
+        (("--export_dir=FILE/below",), "cannot be a directory"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged, arguments, message):

@@ -6,21 +6,28 @@ import csv
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import xml.etree.ElementTree as ElementTree
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from alf.bin import grid_search, search_report
+from alf.bin import grid_search, parent_death, search_report
 from alf.bin.command_line import UsageError
+from alf.bin.search_curves import curves_page, mean_curve, read_curve
 from alf.bin.search_report import Result, csv_text, group, markdown, plot, read_result
-from alf.bin.search_space import gin_text, read_search, run_name, run_seed
+from alf.bin.search_space import _KEYS, gin_text, read_search, run_name, run_seed
+from alf.trainers.report_svg import Series
 from alf.trainers.run_index import RunIndex
-from tests.bin.running import SMALL, run_here, start
+from tests.bin.running import ROOT, SMALL, run_here, start
 
 pytestmark = pytest.mark.slow
 
+_KINDS = ["uniform", "log_uniform", "integer"]
 TINY = [f"--gin_param={b}" for b in (*SMALL, "TrainerConfig.num_iterations=1")]
 
 
@@ -211,6 +218,11 @@ def test_runs_failures_and_going_on(tmp_path, capsys, logged):
     assert [row["state"] for row in rows] == ["finished", "failed"]
     assert RunIndex.load(str(root / "000-lr=0.001-r0")).run["status"] == "finished"
     assert (root / "results.svg").is_file()
+    page = (root / "results.html").read_text()
+    assert "No run has a value of Metrics/AverageReturn yet." in page
+    assert "<td>0</td><td>learning_rate=0.001</td><td>1/1</td>" in page
+    assert "<td>1</td><td>learning_rate='fast'</td><td>0/1</td><td>–</td>" in page
+    assert f"learning curves: {root / 'results.html'}" in out
     # The finished run is left out, the other one is tried again; more repeats are added.
     before = (root / "000-lr=0.001-r0" / "output.log").stat().st_size
     monkey = grid_search.train_command
@@ -251,6 +263,139 @@ def test_ctrl_c_ends_the_runs(tmp_path):
     rows = list(csv.DictReader((tmp_path / "search" / "results.csv").open()))
     assert [row["state"] for row in rows] == ["interrupted", "waiting"]
     assert RunIndex.load(str(log.parent)).latest() is not None
+
+
+def test_a_search_killed_with_9_leaves_no_process_and_its_runs_save(tmp_path):
+    config = _config(tmp_path, parameters={"Adam.learning_rate": [1e-3, 1e-4]})
+    process = start(
+        "alf.bin.grid_search",
+        f"--root_dir={tmp_path}/search",
+        "--gin_file=async_ppo_cart_pole",
+        f"--search_config={config}",
+        *TINY,
+        "--gin_param=create_environment.vectorization='async'",
+        "--gin_param=TrainerConfig.num_iterations=100000000",
+    )
+    log = tmp_path / "search" / "000-lr=0.001-r0" / "output.log"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (log.exists() and "Training:" in log.read_text()):
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    # The run, and a process for each of its four environments.
+    assert len(children) >= 5
+    process.kill()
+    psutil.wait_procs(children, timeout=40)
+    assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
+    index = RunIndex.load(str(log.parent))
+    assert (index.run["status"], index.run["why"]) == ("interrupted", "SIGTERM received")
+    assert index.latest() is not None
+
+
+def test_a_child_ends_with_its_parent_even_when_it_has_not_begun_yet():
+    """A parent that ends at once, and one that lives: the child's last word tells which."""
+    script = (
+        "import importlib.util, os, signal, sys, time\n"
+        # By its path: the package would import TensorFlow, three times.
+        f"spec = importlib.util.spec_from_file_location('parent_death', {parent_death.__file__!r})\n"
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)\n"
+        "ask = module.ended_with_parent(signal.SIGKILL)\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    if sys.argv[1] == 'gone': time.sleep(0.5)\n"
+        "    ask(); print('asked', flush=True); time.sleep(0.3); print('alive', flush=True); os._exit(0)\n"
+        "if sys.argv[1] == 'stays': os.waitpid(pid, 0)\n"
+        "if sys.argv[1] == 'ends': time.sleep(0.15)\n"
+        "os._exit(0)\n"
+    )
+    said = {}
+    for parent in ("stays", "ends", "gone"):
+        command = [sys.executable, "-c", script, parent]
+        said[parent] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout.split()
+    assert said["stays"] == ["asked", "alive"]
+    assert "alive" not in said["ends"]
+    assert said["gone"] == []
+
+
+# ---- learning curves ----
+
+
+def _learned(root, run, *rows):
+    folder = root / run.name / "train"
+    folder.mkdir(parents=True)
+    lines = ["env_steps,Metrics/AverageReturn,Own/x", *(",".join(map(str, row)) for row in rows)]
+    (folder / "stats.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_curves_of_a_search(tmp_path):
+    results = [*_results(1.0, 5.0, 3.0), Result("none", 1, 1, _SETTINGS[1], "waiting")]
+    _learned(tmp_path, results[0], (0, 1.0, 7), (100, 3.0, 7), (200, "", 7))
+    _learned(tmp_path, results[1], (0, "nan", 7), (50, 5.0, 7))
+    _learned(tmp_path, results[2], (0, 2.0, 7), (50, 4.0, 7), (100, 8.0, 7))
+    page = ElementTree.fromstring(curves_page(str(tmp_path), results, "a < b").removeprefix("<!DOCTYPE html>\n"))
+    svgs = {svg.get("aria-label"): svg for svg in page.iter("{http://www.w3.org/2000/svg}svg")}
+    assert list(svgs) == ["AverageReturn", "1: x='<&|>'", "0: x=1"]
+    lines = {name: len(list(svg.iter("{http://www.w3.org/2000/svg}polyline"))) for name, svg in svgs.items()}
+    assert list(lines.values()) == [2, 1, 2]
+    curve = read_curve(str(tmp_path / results[0].name))
+    assert (curve.x, curve.y) == ((0, 100), (1.0, 3.0))
+    assert read_curve(str(tmp_path / results[0].name), "Own/x").y == (7, 7, 7)
+    assert read_curve(str(tmp_path / "none")) is None
+    empty = curves_page(str(tmp_path), results[3:], "t")
+    assert "No run has a value of Metrics/AverageReturn yet." in empty
+
+
+def test_the_mean_of_curves_is_where_all_have_values():
+    one, other = Series("a", [0, 10], [0.0, 10.0]), Series("b", [5, 10, 20], [1.0, 1.0, 3.0])
+    mean = mean_curve("m", [one, other])
+    assert (mean.name, mean.x[0], mean.x[-1]) == ("m", 5, 10)
+    for x, y, spread in zip(mean.x, mean.y, mean.spread, strict=True):
+        assert y == pytest.approx((x + 1.0) / 2)
+        assert spread == pytest.approx((x - 1.0) / 2)
+    assert mean_curve("m", [one]) == one._replace(name="m")
+    assert mean_curve("m", [one, Series("c", [11], [0.0])]) is None
+    assert mean_curve("m", []) is None
+
+
+def test_more_runs_than_anyone_means(tmp_path, logged):
+    config = _config(tmp_path, parameters={"A.x": [1, 2]})
+    assert _search(tmp_path / "s", config, "--repeats=1000000000") == 2
+    assert "2 settings with 1,000,000,000 repeats are more than 100,000 runs" in logged[-1]
+    assert not (tmp_path / "s").exists()
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["@a", "[1]", "A.x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KINDS) | st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.fixed_dictionaries({}, optional={name: _JSON for name in _KEYS if name not in ("type", "parameters")}),
+    st.sampled_from(["grid", "random"]),
+    st.dictionaries(
+        st.sampled_from(["A.x", "B.y", "a/C.z"]), _JSON | st.lists(_JSON, min_size=1, max_size=3), max_size=3
+    ),
+)
+def test_any_plan_is_one_or_is_told(tmp_path_factory, data, kind, parameters):
+    path = tmp_path_factory.mktemp("plan") / "s.json"
+    path.write_text(json.dumps({**data, "type": kind, "parameters": parameters}))
+    try:
+        search = read_search(str(path))
+    except UsageError as e:
+        said = str(e)
+    else:
+        said = ""
+        assert 0 < len(search.settings) <= 10_000
+        assert all(value.isprintable() for setting in search.settings for value in setting.values())
+    assert said == "" or len(said) > 10
 
 
 def test_gpus_and_seeds_reach_the_runs(tmp_path, monkeypatch, logged):

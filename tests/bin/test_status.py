@@ -135,6 +135,8 @@ def test_no_run_at_all(tmp_path, logged, capsys):
     assert run_here(status.main, f"--root_dir={tmp_path}") == 2
     assert run_here(status.main) == 2
     text = "\n".join(logged)
+    assert run_here(status.main, f"--root_dir={tmp_path}", "--gin_file=ppo_cart_pole") == 2
+    assert "--gin_file has no effect here: a status needs nothing but the run's own files; leave it out." in logged
     for expected in ("There is no directory", f"There is no run in --root_dir={tmp_path}", "--root_dir is missing"):
         assert expected in text
     assert run_here(status.main, f"--root_dir={tmp_path}", "--json") == 0

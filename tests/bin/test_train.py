@@ -43,7 +43,7 @@ def test_example_runs_and_uses_all_it_binds(example, tmp_path, logged):
         "--gin_param=create_environment.num_parallel_environments=4",
         "--gin_param=TrainerConfig.unroll_length=8",
         "--gin_param=TrainerConfig.num_iterations=2",
-        *(["--gin_param=TrainerConfig.num_steps_per_iter=64"] if example.startswith("ac_") else []),
+        *(["--gin_param=TrainerConfig.num_steps_per_iter=64"] if example.startswith(("ac_", "icm_", "trac_")) else []),
     )
     assert code == 0, logged
     assert (tmp_path / "configured.gin").is_file()
@@ -94,6 +94,26 @@ def test_initialize_from_takes_the_weights_of_another_run(tmp_path, logged):
     assert run_here(train.main, f"--root_dir={tmp_path / 'new'}", f"--initialize_from={tmp_path / 'a'}", *settings) == 0
     assert any(line.startswith(f"Weights from {tmp_path / 'a'}") for line in logged)
     assert _checkpoints(tmp_path / "new") == ["ckpt-1"]
+
+
+def test_resume_insists_on_a_run_and_force_starts_anew(tmp_path, logged):
+    root = tmp_path / "run"
+    command = [f"--root_dir={root}", "--gin_file=ppo_cart_pole", *TINY]
+    assert run_here(train.main, *command, "--resume") == 2
+    assert f"--resume: there is no checkpoint in --root_dir={root} to go on from" in logged[-1]
+    assert not root.exists()
+    assert run_here(train.main, *command, "--gin_param=TrainerConfig.num_iterations=2", "--force") == 0
+    assert run_here(train.main, *command, "--gin_param=TrainerConfig.num_iterations=3", "--resume") == 0
+    assert _checkpoints(root) == ["ckpt-2", "ckpt-3"]
+    assert run_here(train.main, *command, "--resume", "--force") == 2
+    assert run_here(train.main, *command, "--force", f"--initialize_from={root}:best") == 2
+    assert f"--force would rename {root}, which --initialize_from={root}:best begins with" in logged[-1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]
+    # Without a gin file that of the run before is used, which goes aside with it.
+    assert run_here(train.main, f"--root_dir={root}", "--gin_param=TrainerConfig.num_iterations=1", "--force") == 0
+    assert f"The run that was in {root} is in {root}-1 now." in logged
+    assert (_checkpoints(root), _checkpoints(f"{root}-1")) == (["ckpt-1"], ["ckpt-2", "ckpt-3"])
+    assert len([line for line in logged if line.startswith("Resumed from")]) == 1
 
 
 def test_strict_makes_unused_bindings_an_error(tmp_path, logged):

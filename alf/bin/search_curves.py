@@ -1,0 +1,105 @@
+"""The learning curves of a search, as one page: settings beside each other, and each setting's runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from alf.bin.search_report import METRIC, Group, Result, group
+from alf.trainers.report import html_page, read_columns
+from alf.trainers.report_svg import COLOURS, Series, line_chart
+
+X_AXIS = "env_steps"
+# As many settings as there are colours are compared in one picture, and so many have a picture of their own.
+_MOST_COMPARED = len(COLOURS)
+_MOST_SHOWN = 60
+_GRID = 200
+
+
+def read_curve(directory: str, metric: str | None = None) -> Series | None:
+    """The learning curve of a run, named after its directory.
+
+    Args:
+      directory: of the run.
+      metric: column of `train/stats.csv`; by default the mean return.
+
+    Returns:
+      the metric over the environment steps; None where the run has written neither.
+    """
+    columns = read_columns(os.path.join(directory, "train", "stats.csv"))
+    x, y = columns.get(X_AXIS, []), columns.get(metric or METRIC, [])
+    points = [(a, b) for a, b in zip(x, y, strict=False) if np.isfinite(a) and np.isfinite(b)]
+    if not points:
+        return None
+    xs, ys = zip(*points, strict=True)
+    return Series(os.path.basename(directory), xs, ys)
+
+
+def mean_curve(name: str, curves: Sequence[Series]) -> Series | None:
+    """The mean of several curves with their standard deviation, where all of them have values; None where nowhere."""
+    if len(curves) == 1:
+        return curves[0]._replace(name=name)
+    first, last = (max(c.x[0] for c in curves), min(c.x[-1] for c in curves)) if curves else (1.0, 0.0)
+    if first > last:
+        return None
+    grid = np.linspace(first, last, _GRID if last > first else 1)
+    values = np.stack([np.interp(grid, c.x, c.y) for c in curves])
+    return Series(name, grid.tolist(), values.mean(0).tolist(), values.std(0).tolist())
+
+
+def label(setting: Mapping[str, str]) -> str:
+    """A setting in a few words: the last part of each name, and its value."""
+    return ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in setting.items())
+
+
+def curves_page(root_dir: str, results: Sequence[Result], title: str, metric: str | None = None) -> str:
+    """The text of a page that needs nothing beside it.
+
+    Args:
+      root_dir: of the search, which the runs are below of.
+      results: of its runs, finished or not.
+      title: of the page.
+      metric: as `read_curve` takes it.
+    """
+    groups = group(results)
+    curves = _curves(root_dir, results, metric)
+    shown = [g for g in groups if g.number in curves]
+    what, x_label = (metric or METRIC).rpartition("/")[2], "environment steps"
+    means = [(g, mean_curve(str(g.number), curves[g.number])) for g in shown]
+    compared = [mean for _, mean in means if mean is not None][:_MOST_COMPARED]
+    body = [f"<h1>{escape(title)}</h1>", _key(groups)]
+    if compared:
+        told = f"{what} of the settings, the {len(compared)} best" if len(compared) < len(groups) else what
+        body += ["<h2>Settings</h2>", f'<div class="charts">{line_chart(told, x_label, compared)}</div>']
+        body += ["<h2>Runs</h2>", '<div class="charts">']
+        body += [line_chart(f"{g.number}: {label(g.setting)}", x_label, curves[g.number]) for g in shown[:_MOST_SHOWN]]
+        body.append("</div>")
+    else:
+        body.append(f"<p>No run has a value of {escape(metric or METRIC)} yet.</p>")
+    if len(shown) > _MOST_SHOWN:
+        body.append(f"<p>{len(shown) - _MOST_SHOWN} more settings are left out; results.csv has all runs.</p>")
+    return html_page(title, "\n".join(body))
+
+
+def _curves(root_dir: str, results: Sequence[Result], metric: str | None) -> dict[int, list[Series]]:
+    """For each setting that has some, by number, the curves of its runs, called by their repeats."""
+    found: dict[int, list[Series]] = {}
+    for r in results:
+        curve = read_curve(os.path.join(root_dir, r.name), metric)
+        if curve is not None:
+            found.setdefault(r.number, []).append(curve._replace(name=f"repeat {r.repeat}"))
+    return found
+
+
+def _key(groups: Sequence[Group]) -> str:
+    """What the numbers of the settings stand for, the best first."""
+    rows = [
+        f"<tr><td>{g.number}</td><td>{escape(label(g.setting))}</td><td>{g.finished}/{g.runs}</td>"
+        f"<td>{'–' if g.mean is None else f'{g.mean:.2f}'}</td></tr>"
+        for g in groups
+    ]
+    head = "<tr><th>number</th><th>setting</th><th>finished</th><th>score</th></tr>"
+    return f"<table>{head}{''.join(rows)}</table>"

@@ -1,0 +1,111 @@
+"""The first episode of an evaluation as a moving picture in TensorBoard."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+from absl import logging
+
+from alf.data_structures import StepType
+from alf.metrics.summary_writer import SummaryWriter
+
+TAG = "Video/evaluation"
+_LAST = int(StepType.LAST)
+_FPS = 30
+
+
+@gin.configurable(module="alf")
+class EpisodeVideo:
+    """Gathers pictures of row 0 from the begin of an evaluation to the end of its first episode.
+
+    It does so where the environment has pictures: where it is made with `suite_gym.load.render_mode = 'rgb_array'`.
+    Elsewhere it costs nothing.
+    """
+
+    def __init__(self, every: int = 1, stride: int = 2, max_frames: int = 200, max_side: int = 200) -> None:
+        """Creates it.
+
+        Args:
+          every: of so many evaluations one is shown; 0 shows none.
+          stride: of so many steps one is drawn.
+          max_frames: a longer episode is cut there.
+          max_side: larger pictures are thinned out to at most so many pixels a side.
+
+        Raises:
+          ValueError: a number is too small.
+        """
+        for name, value, least in (
+            ("every", every, 0),
+            ("stride", stride, 1),
+            ("max_frames", max_frames, 1),
+            ("max_side", max_side, 8),
+        ):
+            if value < least:
+                raise ValueError(f"EpisodeVideo.{name}={value} must be at least {least}.")
+        self._every, self._stride, self._max_frames, self._max_side = every, stride, max_frames, max_side
+        self._evaluations = 0
+        self._possible = every > 0
+        self._frames: list[np.ndarray] = []
+        self._step = 0
+        self._recording = False
+
+    def begin(self) -> None:
+        """An evaluation begins."""
+        self._recording = self._possible and self._evaluations % self._every == 0
+        self._evaluations += 1
+        self._frames, self._step = [], 0
+
+    def add(self, trajectory: Any, render: Callable[[], np.ndarray | None]) -> None:
+        """Takes the picture after a step.
+
+        Args:
+          trajectory: the step, next_step_type int32 [B].
+          render: gives a picture of row 0, uint8 [height, width, 3], or None.
+        """
+        if not self._recording:
+            return
+        if self._step % self._stride == 0:
+            self._take(render)
+        self._step += 1
+        if np.asarray(trajectory.next_step_type)[0] == _LAST or len(self._frames) >= self._max_frames:
+            self._recording = False
+
+    def _take(self, render: Callable[[], np.ndarray | None]) -> None:
+        try:
+            frame = render()
+        except NotImplementedError:
+            frame = None
+        # What a simulator raises that cannot draw here, such as without a display, is its own affair.
+        except Exception as e:
+            logging.warning("Evaluations have no video, since no picture could be drawn: %s: %s", type(e).__name__, e)
+            frame = None
+        if frame is None:
+            self._possible = self._recording = False
+            return
+        thin = max(1, -(-max(frame.shape[:2]) // self._max_side))
+        self._frames.append(np.ascontiguousarray(frame[::thin, ::thin, :3]))
+
+    def write(self, writer: SummaryWriter, step: int) -> None:
+        """Writes what was gathered since `begin`, if anything was.
+
+        Args:
+          writer: of the evaluation.
+          step: the x value.
+        """
+        frames, self._frames = self._frames, []
+        if frames:
+            height, width = frames[0].shape[:2]
+            writer.image(TAG, gif(frames, _FPS / self._stride), height, width, step)
+
+
+def gif(frames: list[np.ndarray], fps: float) -> bytes:
+    """An animated picture of frames uint8 [height, width, 3], which is repeated for ever."""
+    import imageio.v2 as imageio
+
+    file = io.BytesIO()
+    imageio.mimwrite(file, frames, format="GIF", duration=1000.0 / fps, loop=0)  # type: ignore[arg-type]
+    return file.getvalue()

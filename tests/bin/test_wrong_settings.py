@@ -1,0 +1,82 @@
+"""Settings that parse and make no sense get a sentence that names them, before training begins."""
+
+from __future__ import annotations
+
+import pytest
+from absl import logging
+
+from alf.bin import command_line, train
+from alf.bin.command_line import UsageError, told_as_usage
+from tests.bin.running import SMALL, run_here
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = [
+    ("TrainerConfig.num_iterations='many'", "TrainerConfig.num_iterations='many' must be a whole number."),
+    ("TrainerConfig.num_envs=1.5", "TrainerConfig.num_envs=1.5 must be a whole number."),
+    ("TrainerConfig.trainer=3", "TrainerConfig.trainer is 3: bind it to @on_policy_trainer"),
+    ("TrainerConfig.algorithm_ctor='x'", "TrainerConfig.algorithm_ctor is 'x': bind it to an algorithm"),
+    (
+        "create_environment.num_parallel_environments='x'",
+        "(in create_environment). (TypeError; --verbosity=1 tells where.)",
+    ),
+    ("create_environment.num_parallel_environments=0", "got batch size 0 (in create_environment)."),
+    ("Adam.learning_rate='fast'", "'fast'"),
+    ("AsyncOffPolicyDriver.mode='no'", "mode='no' is not one of async, lockstep, sync (in AsyncOffPolicyDriver)."),
+    ("StatsReporter.formats=3", "(in StatsReporter). (TypeError; --verbosity=1 tells where.)"),
+    ("EpisodeVideo.every=-1", "EpisodeVideo.every=-1 must be at least 0."),
+]
+
+
+@pytest.mark.parametrize(("binding", "message"), SETTINGS)
+def test_what_cannot_be_built_is_told_in_a_line(binding, message, logged, tmp_path):
+    evaluating = ["TrainerConfig.evaluate=True"] if "Video" in binding else []
+    bindings = [f"--gin_param={b}" for b in (*SMALL, "TrainerConfig.num_iterations=1", *evaluating, binding)]
+    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_file=async_ppo_cart_pole", *bindings) == 2
+    assert message in logged[-1]
+    assert "\n" not in logged[-1]
+
+
+def test_an_error_of_training_keeps_its_traceback(tmp_path, logged, monkeypatch):
+    from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer
+
+    def fail(self):
+        raise TypeError("on purpose")
+
+    monkeypatch.setattr(AsyncOffPolicyTrainer, "improve", fail)
+    bindings = [f"--gin_param={b}" for b in SMALL]
+    with pytest.raises(TypeError, match="on purpose"):
+        run_here(train.main, f"--root_dir={tmp_path}", "--gin_file=async_ppo_cart_pole", *bindings)
+
+
+def test_where_it_came_from_is_told_on_request(monkeypatch):
+    told = []
+    monkeypatch.setattr(logging, "error", lambda text, *args: told.append(("error", str(text % args))))
+    monkeypatch.setattr(logging, "debug", lambda text, exc_info: told.append(("debug", exc_info.__cause__)))
+    cause = AttributeError("no such thing")
+
+    def body():
+        with told_as_usage():
+            raise cause
+
+    assert command_line.run(body) == command_line.MISTAKE
+    assert told == [("debug", cause), ("error", "no such thing (AttributeError; --verbosity=1 tells where.)")]
+
+
+def test_verbosity_is_not_lowered():
+    before = logging.get_verbosity()
+    try:
+        for asked, expected in ((-1, 0), (0, 0), (1, 1)):
+            logging.set_verbosity(asked)
+            command_line.set_up_logging()
+            assert logging.get_verbosity() == expected
+    finally:
+        logging.set_verbosity(before)
+
+
+def test_only_building_is_told_as_usage():
+    with pytest.raises(UsageError, match="bad size"), told_as_usage(lambda: True):
+        raise ValueError("bad size")
+    with pytest.raises(ValueError, match="bad size") as kept, told_as_usage(lambda: False):
+        raise ValueError("bad size")
+    assert type(kept.value) is ValueError

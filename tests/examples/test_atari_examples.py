@@ -1,0 +1,95 @@
+"""The Atari examples parse everywhere, and train where the games are installed."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import gin
+import pytest
+
+from alf.environments import create_environment
+from alf.trainers.config import TrainerConfig
+from alf.utils import external_configurables as external_configurables
+from alf.utils import gin_utils
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+NAMES = ["ac_breakout", "off_policy_ac_breakout_vtrace"]
+SMALL = [
+    "TrainerConfig.num_iterations=2",
+    "TrainerConfig.num_steps_per_iter=16",
+    "TrainerConfig.export_saved_model=False",
+    "TrainerConfig.random_seed=1",
+    "create_environment.num_parallel_environments=2",
+    "DMAtariPreprocessing.noop_max=2",
+    "CONV_LAYERS=((2, 8, 8), (2, 4, 4))",
+    "FC_LAYERS=(8,)",
+]
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parses(name: str) -> None:
+    gin_utils.parse_gin([str(EXAMPLES / f"{name}.gin")], [])
+    assert gin.query_parameter("create_environment.env_name") == "BreakoutNoFrameskip-v4"
+    assert gin.query_parameter("create_environment.num_parallel_environments") == 64
+    wrappers = [w.selector for w in gin.query_parameter("suite_gym.load.gym_env_wrappers")]
+    assert wrappers == ["DMAtariPreprocessing", "FrameStack"]
+    assert [w.selector for w in gin.query_parameter("suite_gym.load.env_wrappers")] == ["EpisodicLife"]
+    assert gin.query_parameter("reward_clipping.minmax") == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trains(name: str, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("ale_py", reason="ale-py (alf[atari]) is not installed")
+    pytest.importorskip("cv2", reason="OpenCV (alf[atari]) is not installed")
+    gin_utils.parse_gin([str(EXAMPLES / f"{name}.gin")], SMALL)
+    trainer = TrainerConfig(root_dir=str(tmp_path / "run")).create_trainer()
+    trainer.train()
+    assert trainer.counters.iterations == 2
+    assert trainer.counters.env_steps >= 32
+
+
+def test_trains_with_envpool(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("envpool", reason="EnvPool (alf[envpool]) is not installed")
+    games = ["create_environment.env_name='Pong'", "create_environment.env_load_fn=@suite_atari.load"]
+    games += ["create_environment.vectorization='envpool'", "suite_atari.load.noop_max=2"]
+    gin_utils.parse_gin([str(EXAMPLES / "off_policy_ac_breakout_vtrace.gin")], SMALL + games)
+    trainer = TrainerConfig(root_dir=str(tmp_path / "run")).create_trainer()
+    trainer.train()
+    assert trainer.counters.env_steps >= 32
+    frames = [row for row in (tmp_path / "run" / "train" / "stats.csv").read_text().splitlines() if "Frames" in row]
+    assert len(frames) == 1  # The header.
+
+
+def test_the_lines_of_old_files() -> None:
+    """The bindings that files written for earlier versions of ALF have for games."""
+    pytest.importorskip("ale_py", reason="ale-py (alf[atari]) is not installed")
+    pytest.importorskip("cv2", reason="OpenCV (alf[atari]) is not installed")
+    gin.parse_config(
+        [
+            "import alf.environments.suite_gym",
+            "import alf.environments.wrappers",
+            "create_environment.env_name = 'MontezumaRevengeNoFrameskip-v0'",
+            "create_environment.num_parallel_environments = 2",
+            "create_environment.env_load_fn = @suite_gym.load",
+            "suite_gym.load.gym_env_wrappers = (@DMAtariPreprocessing, @FrameStack)",
+            "suite_gym.load.max_episode_steps = 3",
+            "DMAtariPreprocessing.frame_skip = 4",
+            "DMAtariPreprocessing.noop_max = 0",
+            "FrameStack.stack_size = 4",
+        ]
+    )
+    env = create_environment(seed=0)
+    kinds = [env.reset().step_type.tolist()]
+    kinds += [env.step([0, 0]).step_type.tolist() for _ in range(4)]
+    # The limit counts decisions, not frames.
+    assert kinds == [[0, 0], [1, 1], [1, 1], [2, 2], [0, 0]]
+    assert env.observation_spec().shape == (84, 84, 4)
+    env.close()
