@@ -13,6 +13,7 @@ import numpy as np
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
+from alf.environments.batch_wrappers import BatchWrapper
 from alf.environments.batched_environment import BatchedEnvironment
 
 
@@ -115,7 +116,7 @@ class StepCounter:
     value: int = 0
 
 
-class FaultyEnvironment(BatchedEnvironment):
+class FaultyEnvironment(BatchWrapper):
     """A batched environment that raises, hangs, sleeps, gives NaN or loses a process at chosen calls of `step`.
 
     Calls are counted from 0 by `counter`: share one between the environments that a factory builds, and each fault
@@ -147,30 +148,13 @@ class FaultyEnvironment(BatchedEnvironment):
           error: what is raised; RuntimeError by default.
           counter: counts the calls; a new one by default.
         """
-        super().__init__()
-        self._env = env
+        super().__init__(env)
         self._raise_at, self._hang_at = frozenset(raise_at), frozenset(hang_at)
         self._kill_at, self._nan_at = frozenset(kill_at), frozenset(nan_at)
         self._hang_secs = hang_secs
         self._sleep = sleep_per_step
         self._error = error or RuntimeError("fault injected by FaultyEnvironment")
         self._counter = counter or StepCounter()
-
-    @property
-    def batch_size(self) -> int:
-        """B."""
-        return self._env.batch_size
-
-    def observation_spec(self) -> Any:
-        """That of the wrapped environment."""
-        return self._env.observation_spec()
-
-    def action_spec(self) -> Any:
-        """That of the wrapped environment."""
-        return self._env.action_spec()
-
-    def _reset(self) -> ts.TimeStep:
-        return self._env.reset()
 
     def _step(self, action: Any) -> ts.TimeStep:
         now = self._counter.value
@@ -189,7 +173,3 @@ class FaultyEnvironment(BatchedEnvironment):
             reward[0] = np.nan
             step = step._replace(reward=reward)
         return step
-
-    def close(self) -> None:
-        """Closes the wrapped environment."""
-        self._env.close()

@@ -10,6 +10,7 @@ import gin
 
 from alf.metrics.metrics import AverageReturnMetric
 from alf.trainers.config import TrainerConfig
+from alf.trainers.stopping import Standing
 from alf.utils import external_configurables as external_configurables
 from alf.utils import gin_utils
 
@@ -44,8 +45,9 @@ def train(
     config = TrainerConfig(root_dir=str(root_dir))
     trainer = config.create_trainer()
     trainer.initialize()
-    watch = _Watch(trainer.driver.get_metrics()[2], config, target, window)
+    watch = _Watch(trainer.driver.get_metrics()[2], target, window)
     trainer.driver.observers.append(watch)
+    config.stop_conditions = [watch.reason]
     try:
         trainer.train()
     finally:
@@ -54,11 +56,10 @@ def train(
 
 
 class _Watch:
-    """An observer that ends the run when the mean return of a full window reaches a target."""
+    """An observer that has the run end when the mean return of a full window reaches a target."""
 
-    def __init__(self, average_return: AverageReturnMetric, config: TrainerConfig, target: float, window: int) -> None:
+    def __init__(self, average_return: AverageReturnMetric, target: float, window: int) -> None:
         self._average_return = average_return
-        self._config = config
         self._target = target
         self._window = window
         self.best = self.last = float("-inf")
@@ -68,5 +69,7 @@ class _Watch:
             return
         self.last = float(self._average_return.result())
         self.best = max(self.best, self.last)
-        if self.last >= self._target:
-            self._config.num_env_steps = 1
+
+    def reason(self, run: Standing) -> str | None:
+        """The stop condition."""
+        return "the target is reached" if self.best >= self._target else None
