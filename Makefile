@@ -3,6 +3,8 @@
 PYTHON ?= python3.11
 PIP_FLAGS ?= -qq --disable-pip-version-check
 ROOT_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+# Test files are shared between so many processes; each keeps about one processor busy.
+TEST_JOBS ?= 2
 PYTEST_FLAGS ?=
 KILLS ?= 25
 
@@ -56,10 +58,10 @@ docs: $(DOCS)/.made  ## build the documentation site into build/site; a warning 
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
 test-default: $(DEV)/.made  ## all tests but the learning runs, on the default TensorFlow line
-	$(DEV)/bin/python -m pytest -m "not learning" $(PYTEST_FLAGS)
+	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning" $(PYTEST_FLAGS)
 
 test-oldest: $(OLDEST)/.made  ## the fast tests, on the oldest TensorFlow line
-	$(OLDEST)/bin/python -m pytest -m "not learning and not slow" $(PYTEST_FLAGS)
+	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow" $(PYTEST_FLAGS)
 
 learning: $(DEV)/.made  ## the long tests: train until a return is reached, over several seeds
 	$(DEV)/bin/python -m pytest -m learning --timeout 1800 $(PYTEST_FLAGS)

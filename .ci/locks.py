@@ -16,7 +16,7 @@ LOCKS = {
     "requirements-dev.lock": [".[dev,envpool,onnx,atari,mujoco,box2d]", "setuptools>=78.1.1,<82"],
     "requirements-docs.lock": ["mkdocs-material>=9.5"],
     "requirements-oldest.lock": [".", "tensorflow==2.15.1", "setuptools>=78.1.1,<82"]
-    + ["hypothesis", "psutil", "pytest", "pytest-timeout"],
+    + ["hypothesis", "psutil", "pytest", "pytest-timeout", "pytest-xdist"],
 }
 
 

@@ -44,8 +44,9 @@ SERVICE = (
     "TrainerConfig.eval_interval=200",
     "TrainerConfig.num_eval_episodes=5",
 )
-# The first seconds are start-up, compilation and filling caches.
-WARM_UP = 5.0
+# The first seconds are start-up, compilation and filling caches; the first checkpoint, after ten of them, also traces the
+# exported model, once in a run.
+WARM_UP = 15.0
 
 
 def bare(seconds: float) -> dict[str, Any]:
