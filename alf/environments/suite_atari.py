@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from alf.environments import gym_ids
+from alf.environments import gym_ids, suite_gym
 from alf.environments.atari_preprocessing import DMAtariPreprocessing
 from alf.environments.batch_wrappers import EpisodicLife
 from alf.environments.batched_environment import BatchedEnvironment
@@ -20,6 +21,10 @@ from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpoo
 from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.vectorization import EnvironmentLoader
 from alf.environments.wrappers import FrameStack
+
+# As for MuJoCo: TF-Agents' loader of this name would make it ambiguous.
+importlib.import_module("tf_agents.environments.suite_atari")
+suite_gym.drop_tf_agents_loader("suite_atari")
 
 
 @gin.configurable(module="alf.environments.suite_atari")

@@ -110,7 +110,7 @@ def distance(one: Any, other: Any) -> np.ndarray:
 
 @pytest.mark.parametrize(("name", "clip"), [*((name, 0.01) for name in ACTIONS), ("discrete", 1e-4)])
 def test_the_policy_stays_within_the_limit_after_every_update(name: str, clip: float) -> None:
-    tf.random.set_seed(0)
+    tf.keras.utils.set_random_seed(0)
     agent, shortened = make(ACTIONS[name], clip, squashed=name == "squashed"), 0
     value = agent._rl_algorithm._ac_algorithm._value_network.trainable_variables
     for seed in range(2):
@@ -123,7 +123,7 @@ def test_the_policy_stays_within_the_limit_after_every_update(name: str, clip: f
         for (one, other), dims in zip(pairs, DIMS[name], strict=True):
             moved = np.sqrt(distance(one, other)[valid].mean())
             assert 0.0 < moved <= np.sqrt(clip * dims) * 1.001
-            shortened += moved > 0.5 * np.sqrt(clip * dims)
+            shortened += moved > 0.3 * np.sqrt(clip * dims)
         assert any((v.numpy() != w).any() for v, w in zip(value, values, strict=True))
     assert shortened
 
