@@ -22,8 +22,8 @@ from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.vectorization import EnvironmentLoader
 from alf.environments.wrappers import FrameStack
 
-# As for MuJoCo: TF-Agents' loader of this name would make it ambiguous.
-importlib.import_module("tf_agents.environments.suite_atari")
+# TF-Agents has a loader of this name too, which its package imports where it can: without ALE it cannot.
+importlib.import_module("tf_agents.environments")
 suite_gym.drop_tf_agents_loader("suite_atari")
 
 
