@@ -58,14 +58,12 @@ def run_episodes(
     driver = PolicyDriver(
         env, algorithm, observers=[recorder, *observers], epsilon_greedy=epsilon_greedy, random_seed=random_seed
     )
-    time_step, state = driver.get_initial_time_step(), driver.get_initial_policy_state()
-    while not recorder.done:
-        time_step, state = driver.predict(1, time_step, state)
-        if recorder.longest_open() > max_steps_per_episode:
-            raise EpisodesError(
-                f"An episode has not ended after {max_steps_per_episode} steps ({len(recorder.returns)} of "
-                f"{num_episodes} have): give the environment a time limit, such as suite_gym.load.max_episode_steps."
-            )
+    driver.predict_until(lambda: recorder.done or recorder.longest_open() > max_steps_per_episode)
+    if not recorder.done:
+        raise EpisodesError(
+            f"An episode has not ended after {max_steps_per_episode} steps ({len(recorder.returns)} of "
+            f"{num_episodes} have): give the environment a time limit, such as suite_gym.load.max_episode_steps."
+        )
     return recorder
 
 

@@ -19,11 +19,30 @@ from alf.environments.batched_environment import BatchedEnvironment
 # An environment whose batched step takes longer is stepped between calls of TensorFlow: the calls cost about 0.2 ms,
 # and Python is then free to watch the environment.
 SLOW_STEP_SECS = 2e-3
-_MEASURED_STEPS = 8
+MEASURED_STEPS = 8
 
 _SEED_TAG = 0xA1F
 
 STEPPING = ("auto", "graph", "host")
+
+
+class FreshObservations:
+    """Time steps with observations that the environment does not write to again.
+
+    Environments of `alf` hand out fresh arrays; one of a user that reuses its own would change recorded steps.
+    """
+
+    def __init__(self) -> None:
+        self._handed_out: list[np.ndarray] = []
+
+    def __call__(self, time_step: TimeStep) -> TimeStep:
+        """`time_step`, its observation copied when it shares memory with the last one."""
+        leaves = tf.nest.flatten(time_step.observation)
+        if any(np.may_share_memory(new, old) for new, old in zip(leaves, self._handed_out, strict=False)):
+            leaves = [np.array(leaf) for leaf in leaves]
+            return time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, leaves))
+        self._handed_out = leaves
+        return time_step
 
 
 class Collector:
@@ -65,7 +84,7 @@ class Collector:
         self._carry: Carry | None = None
         self._action_spec = env.action_spec()
         self._steps = 0
-        self._handed_out: list[np.ndarray] = []
+        self._fresh = FreshObservations()
 
     def collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
         """The stream's next segment, acted under `snapshot`.
@@ -127,28 +146,15 @@ class Collector:
     def _guarded(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:
         self.busy_since = time.monotonic()
         try:
-            return self._own(function(*args))
+            return self._fresh(function(*args))
         except BaseException as e:
             self.failure = e
             raise
         finally:
             self.busy_since = None
 
-    def _own(self, time_step: TimeStep) -> TimeStep:
-        """`time_step` with an observation that the environment does not write to again.
-
-        Environments of `alf` hand out fresh arrays; one of a user that reuses its own would change recorded steps.
-        """
-        leaves = tf.nest.flatten(time_step.observation)
-        if any(np.may_share_memory(new, old) for new, old in zip(leaves, self._handed_out, strict=False)):
-            leaves = [np.array(leaf) for leaf in leaves]
-            time_step = time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, leaves))
-        else:
-            self._handed_out = leaves
-        return time_step
-
     def _choose_stepping(self) -> None:
-        if self.stepping == "auto" and self._steps >= _MEASURED_STEPS:
+        if self.stepping == "auto" and self._steps >= MEASURED_STEPS:
             self.stepping = "host" if self.step_secs > SLOW_STEP_SECS else "graph"
 
     def close(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +16,16 @@ from tf_agents.trajectories import trajectory
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, ON_POLICY_TRAINING, RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep, TimeStep
 from alf.drivers.base import Driver, batched, check_env
+from alf.drivers.collector import MEASURED_STEPS, SLOW_STEP_SECS, FreshObservations
 from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, reading
-from alf.drivers.unroll import sequential, zero_at_first
+from alf.drivers.unroll import StopUnroll, action_time_step, control_of, sequential, thread_of_the_pool
 from alf.utils import rng
 from alf.utils.common import add_outer_dims, reset_state_at_first, zeros_from_spec
 
 PREDICT = 2
+
+# Steps in one call of TensorFlow, which holds a thread that other unrolls may wait for.
+_STEPS_AT_ONCE = 64
 
 
 @gin.configurable(module="alf")
@@ -66,8 +72,16 @@ class PolicyDriver(Driver):
         self._predicts = mode == PREDICT
         self._rng = np.random.default_rng(random_seed)
         self._act = tf.function(self._act_once, autograph=False)
+        self._act_in_a_row = tf.function(self._unroll, autograph=False)
         self._store: PolicyStore | None = None
         self._weights: tuple[tf.Tensor, ...] = ()
+        # Where the environment stands, the seed of the next action, and what asks whether to go on.
+        self._now: TimeStep = TimeStep((), (), (), ())
+        self._fresh = FreshObservations()
+        self._seed = self._next_seed()
+        self._over: Callable[[], bool] = lambda: False
+        self._failure: BaseException | None = None
+        self._steps, self._step_secs = 0, 0.0
 
     def restart(self, env: Any, random_seed: int | None) -> None:
         """Plays another environment of the same kind from now on, with samples of another seed.
@@ -85,6 +99,7 @@ class PolicyDriver(Driver):
             raise ValueError(f"The environment has batch size {env.batch_size}, the one before {self._env.batch_size}.")
         self._env = env
         self._rng = np.random.default_rng(random_seed)
+        self._seed = self._next_seed()
 
     def freeze(self) -> None:
         """Acts by the weights of this moment from now on, whatever is learned meanwhile.
@@ -96,16 +111,16 @@ class PolicyDriver(Driver):
         """
         if self._store is None:
             self._store = PolicyStore(self._variables_read())
-            weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._store.variables)
-            frozen = tf.function(self._act_frozen, autograph=False)
-            self._act = frozen.get_concrete_function(*self._act_specs(), weights)
-            check_reads_no_variable(self._act)
+            self._act = self._frozen(self._act_once, self._store, *self._act_specs())
+            self._act_in_a_row = self._frozen(
+                self._unroll, self._store, *self._act_specs(), tf.TensorSpec([], tf.int32)
+            )
         self._weights = self._store.publish(self._store.version + 1).weights
 
     def get_initial_time_step(self) -> ActionTimeStep:
         """Resets the environment: the first time step [B, ...] of new episodes."""
         zeros = zeros_from_spec(self._algorithm.time_step_spec.prev_action, self._env.batch_size)
-        return _action_time_step(self._env.reset(), zeros)
+        return self._action_time_step(self._fresh(self._env.reset()), zeros)
 
     def get_initial_policy_state(self) -> Nest:
         """The policy state [B, ...] before a first step: zeros."""
@@ -131,41 +146,104 @@ class PolicyDriver(Driver):
         Returns:
           where it stands then, and the policy state.
         """
+        steps = math.ceil(max_num_steps / self._env.batch_size)
+        return self.predict_until(lambda: False, steps, time_step, policy_state)
+
+    def predict_until(
+        self,
+        over: Callable[[], bool],
+        max_batch_steps: float = math.inf,
+        time_step: ActionTimeStep | None = None,
+        policy_state: Nest = None,
+    ) -> tuple[ActionTimeStep, Nest]:
+        """Plays until `over()`, which is asked before the first step and after each.
+
+        A fast environment is stepped from inside the graph, with many steps in a call of TensorFlow; one that takes long,
+        its listeners included, between calls. The first steps tell which it is; what is played is the same.
+
+        Args:
+          over: whether to end; metrics and observers have had the step when it is asked.
+          max_batch_steps: ends after so many steps of the batch in any case.
+          time_step: where the environment stands; None resets it.
+          policy_state: the policy state there; None is the initial one.
+
+        Returns:
+          where it stands then, and the policy state.
+        """
         if time_step is None:
             time_step, policy_state = self.get_initial_time_step(), None
         if policy_state is None:
             policy_state = self.get_initial_policy_state()
-        for _ in range(math.ceil(max_num_steps / self._env.batch_size)):
-            time_step, policy_state = self._step(time_step, policy_state)
+        self._over = over
+        self._now = TimeStep(*(tf.nest.map_structure(np.asarray, time_step[: len(TimeStep._fields)])))
+        end = self._steps + max_batch_steps
+        while self._steps < end and not over():
+            if self._steps >= MEASURED_STEPS and self._step_secs <= SLOW_STEP_SECS:
+                time_step, policy_state = self._step_in_graph(time_step, policy_state, end - self._steps)
+            else:
+                time_step, policy_state = self._step_on_host(time_step, policy_state)
         return time_step, policy_state
 
     def run_episodes(self, num_episodes: int, max_steps_per_episode: int = 100_000) -> None:
         """Plays from a reset until `num_episodes` episodes of the batch have ended, or the limit of steps is reached."""
-        before = int(self._metrics[0].result())
-        time_step, state = self.get_initial_time_step(), self.get_initial_policy_state()
-        for _ in range(max_steps_per_episode * num_episodes):
-            if int(self._metrics[0].result()) - before >= num_episodes:
-                return
-            time_step, state = self._step(time_step, state)
+        wanted = int(self._metrics[0].result()) + num_episodes
+        self.predict_until(lambda: int(self._metrics[0].result()) >= wanted, max_steps_per_episode * num_episodes)
 
-    def _step(self, time_step: ActionTimeStep, state: Nest) -> tuple[ActionTimeStep, Nest]:
-        seed = tf.constant(self._rng.integers(0, 2**30, 2, dtype=np.int32))
+    def _step_on_host(self, time_step: ActionTimeStep, state: Nest) -> tuple[ActionTimeStep, Nest]:
         with sequential():
-            policy_step = self._act(time_step, state, seed, *([self._weights] if self._store else []))
-        action = tf.nest.map_structure(lambda a: a.numpy(), policy_step.action)
-        following = self._env.step(action)
+            policy_step = self._act(time_step, state, tf.constant(self._seed), *self._frozen_weights())
+        self._advance(tf.nest.map_structure(lambda a: a.numpy(), policy_step.action))
+        return self._action_time_step(self._now, policy_step.action), policy_step.state
+
+    def _step_in_graph(self, time_step: ActionTimeStep, state: Nest, most: float) -> tuple[ActionTimeStep, Nest]:
+        limit = tf.constant(int(min(most, _STEPS_AT_ONCE)))
+        self._failure = None
+        try:
+            with thread_of_the_pool(self._over), sequential():
+                return self._act_in_a_row(time_step, state, tf.constant(self._seed), limit, *self._frozen_weights())
+        except StopUnroll:
+            return time_step, state
+        except tf.errors.OpError:
+            # What Python raised inside the graph comes out as an error of TensorFlow.
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def _advance(self, action: Nest) -> None:
+        """Steps the environment, tells metrics and observers, and draws the seed of the next action."""
+        begin = time.monotonic()
+        before, self._now = self._now, self._fresh(self._env.step(action))
         step = trajectory.Trajectory(
-            step_type=time_step.step_type.numpy(),
-            observation=time_step.observation,
+            step_type=before.step_type,
+            observation=before.observation,
             action=action,
             policy_info=(),
-            next_step_type=following.step_type,
-            reward=following.reward,
-            discount=following.discount,
+            next_step_type=self._now.step_type,
+            reward=self._now.reward,
+            discount=self._now.discount,
         )
         for listener in [*self._metrics, *self._observers]:
             listener(step)
-        return _action_time_step(following, policy_step.action), policy_step.state
+        self._seed = self._next_seed()
+        self._steps += 1
+        # A moving average that starts as a plain one.
+        self._step_secs += max(0.1, 1 / self._steps) * (time.monotonic() - begin - self._step_secs)
+
+    def _advance_flat(self, *flat_action: np.ndarray) -> list[Any]:
+        """As `_advance`, from inside the graph: whether to go on, the seed, control and flat observation after the step."""
+        try:
+            self._advance(tf.nest.pack_sequence_as(self._algorithm.action_spec, flat_action))
+            more = not self._over()
+        except BaseException as e:
+            self._failure = e
+            raise
+        return [np.bool_(more), self._seed, control_of(self._now), *tf.nest.flatten(self._now.observation)]
+
+    def _next_seed(self) -> np.ndarray:
+        return self._rng.integers(0, 2**30, 2, dtype=np.int32)
+
+    def _frozen_weights(self) -> list[tuple[tf.Tensor, ...]]:
+        return [self._weights] if self._store else []
 
     def _act_specs(self) -> tuple[Nest, ...]:
         algorithm, rows = self._algorithm, [self._env.batch_size]
@@ -178,12 +256,21 @@ class PolicyDriver(Driver):
         read = {v.ref() for v in live.graph.variables}
         return [v for v in self._algorithm.variables if v.ref() in read]
 
-    def _act_frozen(
-        self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor, weights: tuple[tf.Tensor, ...]
-    ) -> PolicyStep:
-        assert self._store is not None
-        with reading(self._store.variables, weights):
-            return self._act_once(time_step, state, seed)
+    # ---- traced ----
+
+    @staticmethod
+    def _frozen(act: Callable[..., Any], store: PolicyStore, *specs: Nest) -> Any:
+        """Traces `act` with the weights as a last argument in place of the store's variables."""
+
+        def frozen(*args: Nest) -> Any:
+            with reading(store.variables, args[-1]):
+                return act(*args[:-1])
+
+        weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in store.variables)
+        with sequential():
+            function = tf.function(frozen, autograph=False).get_concrete_function(*specs, weights)
+        check_reads_no_variable(function)
+        return function
 
     def _act_once(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:
         time_step = self._algorithm.transform_timestep(time_step)
@@ -195,14 +282,50 @@ class PolicyDriver(Driver):
                 policy_step = self._algorithm.rollout(time_step, state, OFF_POLICY_TRAINING)
         return PolicyStep(policy_step.action, policy_step.state, ())
 
+    def _unroll(
+        self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor, limit: tf.Tensor
+    ) -> tuple[ActionTimeStep, Nest]:
+        """Acts and steps the environment until it is over, at most `limit` times."""
+        # TensorFlow keeps what it calls for ever, which must not keep the environment.
+        driver = weakref.ref(self)
 
-def _action_time_step(time_step: TimeStep, prev_action: Nest) -> ActionTimeStep:
-    step_type = tf.constant(time_step.step_type)
-    return ActionTimeStep(
-        step_type=step_type,
-        reward=tf.constant(time_step.reward),
-        discount=tf.constant(time_step.discount),
-        observation=tf.nest.map_structure(tf.constant, time_step.observation),
-        prev_action=zero_at_first(prev_action, step_type),
-        env_id=tf.range(len(time_step.step_type)),
-    )
+        def advance(*flat_action: np.ndarray) -> list[Any]:
+            driving = driver()
+            assert driving is not None, "a driver lives while it is driving"
+            return driving._advance_flat(*flat_action)
+
+        rows = [self._env.batch_size]
+        observation_spec = add_outer_dims(self._algorithm.time_step_spec.observation, rows)
+        after = [tf.TensorSpec([], tf.bool), tf.TensorSpec([2], tf.int32), tf.TensorSpec([3, *rows], tf.float32)]
+        specs = [*after, *tf.nest.flatten(observation_spec)]
+
+        def step(
+            t: tf.Tensor, _: tf.Tensor, seed: tf.Tensor, time_step: ActionTimeStep, state: Nest
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, ActionTimeStep, Nest]:
+            policy_step = self._act_once(time_step, state, seed)
+            flat = tf.numpy_function(advance, tf.nest.flatten(policy_step.action), [spec.dtype for spec in specs])
+            for value, spec in zip(flat, specs, strict=True):
+                value.set_shape(spec.shape)
+            more, seed, control = flat[:3]
+            observation = tf.nest.pack_sequence_as(observation_spec, flat[3:])
+            return (
+                t + 1,
+                more,
+                seed,
+                action_time_step(control, observation, policy_step.action, tf.range(*rows)),
+                policy_step.state,
+            )
+
+        *_, time_step, state = tf.while_loop(
+            lambda t, more, *_: more & (t < limit),
+            step,
+            (tf.constant(0), tf.constant(True), seed, time_step, state),
+            parallel_iterations=1,
+        )
+        return time_step, state
+
+    def _action_time_step(self, time_step: TimeStep, prev_action: Nest) -> ActionTimeStep:
+        observation = tf.nest.map_structure(tf.constant, time_step.observation)
+        return action_time_step(
+            tf.constant(control_of(time_step)), observation, prev_action, tf.range(self._env.batch_size)
+        )

@@ -24,6 +24,10 @@ class _Recorder:
         self._reward = np.zeros(batch_size, np.float32)
         self._discount = np.ones(batch_size, np.float32)
 
+    def has(self, episodes: int) -> bool:
+        """Whether each environment has finished so many episodes."""
+        return all(len(finished) >= episodes for finished in self.finished)
+
     def __call__(self, trajectory: Any) -> None:
         observation, action = (
             tf.nest.map_structure(np.asarray, x) for x in (trajectory.observation, trajectory.action)
@@ -72,12 +76,8 @@ def record_episodes(
     recorder = _Recorder(env.batch_size)
     driver = PolicyDriver(env, algorithm, observers=[recorder], epsilon_greedy=epsilon_greedy, random_seed=random_seed)
     each = math.ceil(num_episodes / env.batch_size)
-    position: tuple[Any, Any] = (None, None)
-    for _ in range(each * max_steps_per_episode):
-        if all(len(episodes) >= each for episodes in recorder.finished):
-            break
-        position = driver.predict(env.batch_size, *position)
-    else:
+    driver.predict_until(lambda: recorder.has(each), each * max_steps_per_episode)
+    if not recorder.has(each):
         raise ValueError(
             f"Of {num_episodes} episodes, {sum(map(len, recorder.finished))} ended in {each * max_steps_per_episode} steps: "
             "raise max_steps_per_episode, or give the environment a time limit."

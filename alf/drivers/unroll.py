@@ -77,8 +77,12 @@ def _slots() -> threading.Semaphore:
 
 
 @contextlib.contextmanager
-def _thread_of_the_pool(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Holds one of the few threads of TensorFlow's pool that unrolls of this process may take."""
+def thread_of_the_pool(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Holds one of the few threads of TensorFlow's pool that unrolls of this process may take.
+
+    Raises:
+      StopUnroll: `should_stop` came true while others held them all.
+    """
     while not _slots().acquire(timeout=0.1):
         if should_stop():
             raise StopUnroll
@@ -227,7 +231,7 @@ class Unroller:
         """
         if self._executor is parallel:
             return self._functions["unroll"](call, carry)
-        with _thread_of_the_pool(should_stop), self._executor():
+        with thread_of_the_pool(should_stop), self._executor():
             return self._functions["unroll"](call, carry)
 
     def unroll_on_host(self, call: Call, carry: Carry, step: Callable[[Nest], TimeStep]) -> tuple[Segment, Carry]:
@@ -249,15 +253,8 @@ class Unroller:
     # ---- traced ----
 
     def _time_step(self, call: Call, carry: Carry) -> ActionTimeStep:
-        step_type = tf.cast(carry.control[_STEP_TYPE], tf.int32)
-        return ActionTimeStep(
-            step_type=step_type,
-            reward=carry.control[_REWARD],
-            discount=carry.control[_DISCOUNT],
-            observation=carry.observation,
-            prev_action=zero_at_first(carry.prev_action, step_type),
-            env_id=call.first_env_id + tf.range(self._batch_size),
-        )
+        env_id = call.first_env_id + tf.range(self._batch_size)
+        return action_time_step(carry.control, carry.observation, carry.prev_action, env_id)
 
     def _act(self, call: Call, carry: Carry, t: tf.Tensor) -> tuple[Kept, Nest, tf.Tensor]:
         """Acts at the carried time step: what is recorded, the policy state after it, the version that acted."""
@@ -323,6 +320,19 @@ class Unroller:
             bootstrap=Bootstrap(self._algorithm.transform_timestep(self._time_step(call, last)), last.state),
         )
         return Segment(experience, outcome, versions)
+
+
+def action_time_step(control: tf.Tensor, observation: Nest, prev_action: Nest, env_id: tf.Tensor) -> ActionTimeStep:
+    """The time step [B, ...] of what came from the environment: `control` float32 [3, B] as of `control_of`."""
+    step_type = tf.cast(control[_STEP_TYPE], tf.int32)
+    return ActionTimeStep(
+        step_type=step_type,
+        reward=control[_REWARD],
+        discount=control[_DISCOUNT],
+        observation=observation,
+        prev_action=zero_at_first(prev_action, step_type),
+        env_id=env_id,
+    )
 
 
 def zero_at_first(action: Nest, step_type: tf.Tensor) -> Nest:

@@ -232,20 +232,24 @@ class Evaluator:
         )
         self._recorder = recorder
         self._video.begin()
-        time_step, state = self._driver.get_initial_time_step(), self._driver.get_initial_policy_state()
-        while not recorder.done:
-            if should_stop():
-                return None
-            time_step, state = self._driver.predict(1, time_step, state)
-            if recorder.longest_open() > max_episode_steps:
-                logging.warning(
-                    "Evaluation: an episode has not ended after %d steps (Schedule.max_episode_steps) and is not waited "
-                    "for; %d episodes of %s have ended.",
-                    max_episode_steps,
-                    len(recorder.returns),
-                    count,
-                )
-                break
+        stopped = False
+
+        def over() -> bool:
+            nonlocal stopped
+            stopped = stopped or should_stop()
+            return stopped or recorder.done or recorder.longest_open() > max_episode_steps
+
+        self._driver.predict_until(over)
+        if stopped:
+            return None
+        if not recorder.done:
+            logging.warning(
+                "Evaluation: an episode has not ended after %d steps (Schedule.max_episode_steps) and is not waited "
+                "for; %d episodes of %s have ended.",
+                max_episode_steps,
+                len(recorder.returns),
+                count,
+            )
         return recorder.result(step)
 
     def report(self, result: Evaluation) -> None:
