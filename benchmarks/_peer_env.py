@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import pathlib
 import subprocess
 import sys
@@ -29,6 +30,11 @@ def python(given: str | None = None) -> str:
         subprocess.run([str(interpreter), "-m", "pip", "install", "--quiet", *_PACKAGES], check=True)
         pathlib.Path(made).write_text(" ".join(_PACKAGES))
     return str(interpreter)
+
+
+def add(interpreter: str, packages: Sequence[str]) -> None:
+    """Installs what some environments need beside; nothing happens where it is there."""
+    subprocess.run([interpreter, "-m", "pip", "install", "--quiet", *packages], check=True)
 
 
 def versions(interpreter: str) -> dict[str, str]:
