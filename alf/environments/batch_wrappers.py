@@ -44,6 +44,18 @@ class BatchWrapper(BatchedEnvironment):
         """That of the wrapped environment."""
         return self._env.frames_per_step
 
+    def before_building(self) -> None:
+        """Tells the wrapped environment."""
+        self._env.before_building()
+
+    def after_building(self) -> None:
+        """Tells the wrapped environment."""
+        self._env.after_building()
+
+    def enter_phase(self, phase: str) -> None:
+        """Tells the wrapped environment."""
+        self._env.enter_phase(phase)
+
     def observation_spec(self) -> Any:
         """That of the wrapped environment."""
         return self._env.observation_spec()

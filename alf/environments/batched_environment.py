@@ -62,6 +62,19 @@ class BatchedEnvironment(py_environment.PyEnvironment):
         """
         return 1
 
+    def before_building(self) -> None:
+        """Called once, before what is to act here is built or restored: a simulator may pause, for that may take long."""
+
+    def after_building(self) -> None:
+        """Called once, when all is built, before the first reset."""
+
+    def enter_phase(self, phase: str) -> None:
+        """Called when a run begins to use this environment for something else, before its next step or reset.
+
+        Args:
+          phase: "heatup", "train" or "test" (evaluation, in environments of its own).
+        """
+
     @abc.abstractmethod
     def _reset(self) -> ts.TimeStep:
         """Starts B new episodes."""

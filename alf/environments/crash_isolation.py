@@ -79,6 +79,8 @@ class RestartingEnvironment(BatchedEnvironment):
         self._closed = False
         self._open = False
         self._thread: CallThread | None = None
+        self._phase: str | None = None
+        self._told_phase: str | None = None
         self._build(self._seeds if seed is None else seed)
         self._check_finite = finite_check.finite_check(self._env.observation_spec())
 
@@ -117,6 +119,32 @@ class RestartingEnvironment(BatchedEnvironment):
         """The present environment, for reading only: a failure replaces it."""
         return self._env
 
+    def before_building(self) -> None:
+        """Tells the environment, in the thread that steps it where it has its own."""
+        self._run(self._env.before_building, self._start_timeout())
+
+    def after_building(self) -> None:
+        """Tells the environment, in the thread that steps it where it has its own."""
+        self._run(self._env.after_building, self._start_timeout())
+
+    def enter_phase(self, phase: str) -> None:
+        """Tells the environment before its next step or reset, in the thread that steps it; one that is rebuilt too.
+
+        Args:
+          phase: see `BatchedEnvironment`; from any thread.
+        """
+        self._phase = phase
+
+    def _tell_phase(self) -> None:
+        phase = self._phase
+        if phase is not None and phase != self._told_phase:
+            self._run(functools.partial(self._env.enter_phase, phase), self._start_timeout())
+            self._told_phase = phase
+
+    def _reset_env(self) -> ts.TimeStep:
+        self._tell_phase()
+        return self._run(self._env.reset, self._start_timeout())
+
     def observation_spec(self) -> Any:
         """That of the environment."""
         return self._env.observation_spec()
@@ -129,7 +157,7 @@ class RestartingEnvironment(BatchedEnvironment):
         self._check_open()
         self._pending.clear()
         try:
-            first = self._run(self._env.reset, self._start_timeout())
+            first = self._reset_env()
         except Exception as error:
             first = self._rebuild(error)
         return self._first(first)
@@ -140,6 +168,8 @@ class RestartingEnvironment(BatchedEnvironment):
             return self._pending.popleft()
         self._check_open()
         try:
+            if self._phase is not self._told_phase:
+                self._tell_phase()
             if self._thread is None:
                 step = self._env.step(action)
             else:
@@ -183,7 +213,7 @@ class RestartingEnvironment(BatchedEnvironment):
         logging.log_every_n_seconds(logging.WARNING, "Truncated all rows of an environment: %s", 10, error)
         self._steps -= 1
         try:
-            first = self._run(self._env.reset, self._start_timeout())
+            first = self._reset_env()
         except Exception as again:
             first = self._rebuild(again)
         return self._truncate(first)
@@ -210,7 +240,7 @@ class RestartingEnvironment(BatchedEnvironment):
             )
             try:
                 self._build(spawned)
-                return self._run(self._env.reset, self._start_timeout())
+                return self._reset_env()
             except Exception as again:
                 error = again
 
@@ -233,6 +263,7 @@ class RestartingEnvironment(BatchedEnvironment):
     def _build(self, seed: Seed) -> None:
         """Builds the environment: in a thread of its own where steps are timed, else in a thread only when anew."""
         build = functools.partial(self._factory, seed)
+        self._told_phase = None
         if self._step_timeout is not None:
             self._thread = CallThread("alf-environment")
             self._env = self._thread.call(build, self._start_timeout())

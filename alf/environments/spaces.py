@@ -153,8 +153,8 @@ def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], 
         return array_spec.BoundedArraySpec(space.shape, dtype, 0, 1, name)
     raise ValueError(
         f"The {name} space is a {type(space).__name__}, which alf cannot turn into arrays of one shape: use Box, "
-        "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, for example through a gymnasium wrapper that flattens it, or "
-        "leave it out of a Dict by alf.environments.wrappers.SelectFields."
+        "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, for example through a gymnasium wrapper that flattens it. What "
+        "is part of a Dict can be left out by alf.environments.wrappers.SelectFields; texts are made numbers by TextToBytes."
     )
 
 

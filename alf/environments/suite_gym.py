@@ -63,14 +63,14 @@ def load(
         if env_kwargs:
             user_make = functools.partial(user_make, **env_kwargs)
         if max_episode_steps:
-            user_make = _wrapped(user_make, (lambda env: gymnasium.wrappers.TimeLimit(env, max_episode_steps),))
-        return EnvironmentLoader(make=_wrapped(user_make, gym_env_wrappers), env_wrappers=env_wrappers)
+            user_make = wrapped_maker(user_make, (lambda env: gymnasium.wrappers.TimeLimit(env, max_episode_steps),))
+        return EnvironmentLoader(make=wrapped_maker(user_make, gym_env_wrappers), env_wrappers=env_wrappers)
     assert isinstance(environment_name, str)
     if max_episode_steps is not None:
         env_kwargs["max_episode_steps"] = max_episode_steps or _NO_LIMIT
     make = functools.partial(gym_ids.make, environment_name, disable_env_checker=True, **env_kwargs)
     return EnvironmentLoader(
-        make=_wrapped(make, gym_env_wrappers),
+        make=wrapped_maker(make, gym_env_wrappers),
         make_vector=_vector_maker(environment_name, gym_env_wrappers, env_kwargs),
         make_envpool=functools.partial(_make_envpool, environment_name, gym_env_wrappers, env_kwargs),
         env_wrappers=env_wrappers,
@@ -88,9 +88,11 @@ def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:
     return made if callable(made) else None
 
 
-def _wrapped(
+def wrapped_maker(
     make: Callable[..., Any], wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]]
 ) -> Callable[..., gymnasium.Env]:
+    """`make` with every environment wrapped, in order; ValueError, when called, for what is no `gymnasium.Env`."""
+
     @functools.wraps(make, assigned=("__doc__",), updated=())
     def make_wrapped(*args: Any, **kwargs: Any) -> gymnasium.Env:
         env = make(*args, **kwargs)

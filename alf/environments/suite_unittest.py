@@ -188,3 +188,44 @@ class RNNPolicyUnittestEnv(UnittestEnv):
         if action is None or self._clock <= self._gap:
             return np.zeros(self._batch_size)
         return 1.0 - 0.5 * np.abs(2.0 * action - 1.0 - self._first)
+
+
+@gin.configurable(module="alf")
+class MaskedUnittestEnv(UnittestEnv):
+    """A choice among `num_actions`, some of them forbidden: the reward is the observed number of the chosen action.
+
+    Observations are {"observation": float32 [num_actions] in [0, 1), "mask": int8 [num_actions], 1 where the action is
+    allowed}, both fresh each step. At LAST nothing is allowed.
+    """
+
+    _offers: np.ndarray
+    _mask: np.ndarray
+
+    def __init__(self, batch_size: int, episode_length: int, num_actions: int = 4, seed: int | None = None) -> None:
+        """Creates the environment; `num_actions` is at least 2, the rest as in `UnittestEnv`."""
+        super().__init__(batch_size, episode_length, num_actions, ActionType.Discrete, seed)
+
+    def observation_spec(self) -> Any:
+        """See the class."""
+        mask = array_spec.BoundedArraySpec((self._obs_dim,), np.int8, 0, 1, "mask")
+        return {"observation": super().observation_spec(), "mask": mask}
+
+    def action_spec(self) -> array_spec.BoundedArraySpec:
+        """int64 [], the number of an action."""
+        return array_spec.BoundedArraySpec((), np.int64, 0, self._obs_dim - 1, "action")
+
+    def _observe(self) -> Any:
+        shape = (self._batch_size, self._obs_dim)
+        self._offers = self._rng.random(shape, np.float32)
+        self._mask = self._rng.random(shape) < 0.5
+        self._mask[np.arange(self._batch_size), self._rng.integers(self._obs_dim, size=self._batch_size)] = True
+        allowed = self._mask if self._clock < self._episode_length - 1 else np.zeros(shape, bool)
+        return {"observation": self._offers.copy(), "mask": allowed.astype(np.int8)}
+
+    def _reward(self, action: np.ndarray | None) -> np.ndarray:
+        if action is None:
+            return np.zeros(self._batch_size)
+        rows, chosen = np.arange(self._batch_size), action.astype(np.int64)
+        if not self._mask[rows, chosen].all():
+            raise ValueError(f"An action is forbidden: {chosen.tolist()} where {self._mask.tolist()} is allowed.")
+        return self._offers[rows, chosen]

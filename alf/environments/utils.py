@@ -10,6 +10,7 @@ import gin
 from alf.environments import suite_gym
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.crash_isolation import RestartingEnvironment
+from alf.environments.random_limits import load_with_random_max_episode_steps as load_with_random_max_episode_steps
 from alf.environments.seeding import Seed
 from alf.environments.vectorization import EnvironmentLoader
 

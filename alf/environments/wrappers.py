@@ -15,6 +15,8 @@ import numpy as np
 from alf.environments.atari_preprocessing import DMAtariPreprocessing as DMAtariPreprocessing
 from alf.environments.batch_wrappers import EpisodicLife as EpisodicLife
 from alf.environments.batch_wrappers import NonEpisodicAgent as NonEpisodicAgent
+from alf.environments.end_action import EndAction as EndAction
+from alf.environments.measurement_wrappers import AccumulatedReward as AccumulatedReward
 from alf.environments.observation_wrappers import CHANNEL_ORDERS as CHANNEL_ORDERS
 from alf.environments.observation_wrappers import BaseObservationWrapper as BaseObservationWrapper
 from alf.environments.observation_wrappers import FrameGrayScale as FrameGrayScale
@@ -23,6 +25,7 @@ from alf.environments.observation_wrappers import FrameStack as FrameStack
 from alf.environments.observation_wrappers import SelectFields as SelectFields
 from alf.environments.observation_wrappers import transform_space as transform_space
 from alf.environments.spaces import FRAMES_PER_STEP, frames_per_step
+from alf.environments.text_wrappers import TextToBytes as TextToBytes
 
 
 @gin.configurable(module="alf.environments.wrappers")

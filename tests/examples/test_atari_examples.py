@@ -14,7 +14,7 @@ from alf.utils import external_configurables as external_configurables
 from alf.utils import gin_utils
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-NAMES = ["ac_breakout", "off_policy_ac_breakout_vtrace"]
+NAMES = ["ac_breakout", "trac_breakout", "off_policy_ac_breakout", "off_policy_ac_breakout_vtrace"]
 SMALL = [
     "TrainerConfig.num_iterations=2",
     "TrainerConfig.num_steps_per_iter=16",
@@ -24,6 +24,12 @@ SMALL = [
     "DMAtariPreprocessing.noop_max=2",
     "CONV_LAYERS=((2, 8, 8), (2, 4, 4))",
     "FC_LAYERS=(8,)",
+]
+SMALL_RND = [
+    "TrainerConfig.unroll_length=8",
+    "RND_TARGET_FC_LAYERS=(8,)",
+    "RND_PREDICTOR_FC_LAYERS=(8, 8)",
+    "DMAtariPreprocessing.noop_max=0",
 ]
 
 
@@ -45,11 +51,20 @@ def test_parses(name: str) -> None:
     assert gin.query_parameter("reward_clipping.minmax") == (-1.0, 1.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_the_hard_game_parses() -> None:
+    gin_utils.parse_gin([str(EXAMPLES / "ppo_rnd_mrevenge.gin")], [])
+    assert gin.query_parameter("suite_gym.load.env_wrappers") == ()
+    assert gin.query_parameter("suite_gym.load.max_episode_steps") == 4500
+    assert gin.query_parameter("Agent.intrinsic_reward_coef") == 1e-3
+    assert gin.query_parameter("Agent.rl_algorithm_cls").selector == "PPOAlgorithm"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "ppo_rnd_mrevenge"])
 def test_trains(name: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("ale_py", reason="ale-py (alf[atari]) is not installed")
     pytest.importorskip("cv2", reason="OpenCV (alf[atari]) is not installed")
-    gin_utils.parse_gin([str(EXAMPLES / f"{name}.gin")], SMALL)
+    small = ["TrainerConfig.strict=True", *SMALL, *(SMALL_RND if "rnd" in name else [])]
+    gin_utils.parse_gin([str(EXAMPLES / f"{name}.gin")], small)
     trainer = TrainerConfig(root_dir=str(tmp_path / "run")).create_trainer()
     trainer.train()
     assert trainer.counters.iterations == 2

@@ -1,0 +1,71 @@
+"""What gin files of ALF's earlier TensorFlow releases name and this one has not: a sentence each, with what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class _Removed(NamedTuple):
+    """Modules and configurables that a pattern matches in full, and what is said of them."""
+
+    names: str
+    sentence: str
+
+
+_REMOVED = (
+    _Removed(
+        r"alf\.algorithms\.(mbrl|dynamics_learning|reward_learning|planning)_algorithm|alf\.examples\.mbrl_pendulum"
+        r"|MbrlAlgorithm|DeterministicDynamicsAlgorithm|FixedRewardFunction|RandomShootingAlgorithm",
+        "alf has no model-based planning: use SacAlgorithm, as examples/sac_pendulum.gin does.",
+    ),
+    _Removed(
+        r"alf\.algorithms\.(merlin|decoding|vae|generator)(_algorithm)?"
+        r"|MerlinAlgorithm|MemoryBasedPredictor|MemoryBasedActor|Resnet(En|De)codingNetwork|DecodingAlgorithm",
+        "alf has no MERLIN and no decoders: for memory use recurrent networks, as examples/async_ppo_rnn_memory.gin does.",
+    ),
+    _Removed(
+        r"alf\.algorithms\.(misc_algorithm|mi_estimator)|MISCAlgorithm|MIEstimator",
+        "alf has no rewards by mutual information: use ICMAlgorithm, RNDAlgorithm or DIAYNAlgorithm.",
+    ),
+    _Removed(
+        r"alf\.environments\.suite_socialbot|suite_socialbot\.load|alf\.networks\.target_navigation|social_bot(\..*)?",
+        "alf does not run Gazebo's SocialRobot: use a MuJoCo environment through suite_mujoco.load, or bring your own as "
+        "create_environment.env_name.",
+    ),
+    _Removed(
+        r"alf\.environments\.suite_mario|suite_mario\.load",
+        "alf does not run Super Mario, whose game file is not free: use an Atari game, as examples/ac_breakout.gin does.",
+    ),
+    _Removed(
+        r"alf\.environments\.suite_dmlab|suite_dmlab\.load",
+        "alf does not run DeepMind Lab, which no package installs: use MiniGrid, or bring your own environment as "
+        "create_environment.env_name.",
+    ),
+    _Removed(
+        r"alf\.environments\.suite_simple|suite_simple\.load|NoisyArray",
+        "alf has no NoisyArray: bring your own environment as create_environment.env_name.",
+    ),
+    _Removed(
+        r"pybullet_envs(\..*)?",
+        "pip install pybullet_envs_gymnasium and take this import out: its environments are registered when their id is "
+        "asked for. Or use MuJoCo's, such as 'Humanoid-v5'.",
+    ),
+    _Removed(r"alf\.experience_replayers(\..*)?", "Replayers are in alf.replay; gin files need not import them."),
+    _Removed(
+        r"alf\.examples(\..*)?",
+        "Modules of examples are not part of alf: write `import` with the name of a module of your own.",
+    ),
+)
+
+
+def what_instead(name: str) -> str | None:
+    """What to do about a module or a configurable that earlier releases had.
+
+    Args:
+      name: as the gin file has it, without a scope.
+
+    Returns:
+      One or two sentences; None for a name that has never been there.
+    """
+    return next((removed.sentence for removed in _REMOVED if re.fullmatch(removed.names, name)), None)
