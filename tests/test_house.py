@@ -371,7 +371,7 @@ def test_every_room_has_tests() -> None:
 
 
 COVERAGE = ROOT / "docs" / "coverage.md"
-_ID = re.compile(r"[DESCAMP]\d{2,3}[bc]?(?:[–-][DESCAMP]?\d{2,3})?")
+_ID = re.compile(r"[DESCAMPL]\d{2,3}[bc]?(?:[–-][DESCAMPL]?\d{2,3})?")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?(?:::(\w+))?`")
 
 

@@ -11,6 +11,8 @@ import tensorflow as tf
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.networks.calling import call_network
+from alf.utils.action_masks import ActionMasks, Splitter
 from alf.utils.common import is_stateless
 from alf.utils.dist_utils import epsilon_greedy_sample, sample_action_distribution
 
@@ -33,6 +35,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
         optimizer: Any = None,
         debug_summaries: bool = False,
         name: str = "ActorCriticAlgorithm",
+        *,
+        observation_and_action_constraint_splitter: Splitter | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
@@ -44,6 +48,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
           value_network: one whose output is a value [B], or a function that makes it.
           loss: the loss; by default `loss_class(action_spec, debug_summaries=...)`.
           loss_class: makes the loss.
+          observation_and_action_constraint_splitter: takes masks of discrete actions out of observations, such as
+            `split_mask`; the networks see the rest.
         """
         actor = actor_network() if _is_factory(actor_network) else actor_network
         value = value_network() if _is_factory(value_network) else value_network
@@ -59,20 +65,26 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
             name=name,
             **kwargs,
         )
+        self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
         self._actor_network = actor
         self._value_network = value
         self._loss = loss if loss is not None else loss_class(action_spec=action_spec, debug_summaries=debug_summaries)
 
     def _act(self, time_step: ActionTimeStep, state: Nest) -> tuple[Nest, Nest]:
-        return self._actor_network(
-            time_step.observation, step_type=time_step.step_type, network_state=state.actor if state != () else ()
+        seen = self._action_masks.observation(time_step.observation)
+        memory = state.actor if state != () else ()
+        distribution, state = call_network(
+            self._actor_network, seen, step_type=time_step.step_type, network_state=memory
         )
+        return self._action_masks.distribution(distribution, time_step.observation), state
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """Samples an action; records the distribution and the value."""
         stateless = is_stateless(self._train_state_spec)
-        value, value_state = self._value_network(
-            time_step.observation, step_type=time_step.step_type, network_state=() if stateless else state.value
+        seen = self._action_masks.observation(time_step.observation)
+        memory = () if stateless else state.value
+        value, value_state = call_network(
+            self._value_network, seen, step_type=time_step.step_type, network_state=memory
         )
         distribution, actor_state = self._act(time_step, () if stateless else state)
         return PolicyStep(

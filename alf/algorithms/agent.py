@@ -25,6 +25,7 @@ from alf.data_structures import (
     StepType,
     TrainingInfo,
 )
+from alf.networks.calling import call_network
 from alf.utils import nest_utils
 from alf.utils.common import cast_transformer, is_stateless, reset_state_at_first
 
@@ -85,7 +86,7 @@ class Agent(OffPolicyAlgorithm):
             1 + intrinsic_reward_coef * intrinsic reward.
 
         Raises:
-          ValueError: the encoding network is recurrent.
+          ValueError: the encoding network is recurrent, or masks of actions would be normalised.
         """
         encoder = encoding_network
         if encoder is not None and not isinstance(encoder, tf.Module):
@@ -119,6 +120,12 @@ class Agent(OffPolicyAlgorithm):
         )
         self._encoding_network = encoder
         self._rl_algorithm = rl_algorithm
+        self._action_masks = rl_algorithm.action_masks
+        if self._action_masks.present and observation_normalizer is not None and observation_normalizer.takes_all:
+            raise ValueError(
+                f"{name}: the ObservationNormalizer would normalise the masks of actions too: name what it is to take, "
+                "by ObservationNormalizer.fields."
+            )
         self._icm = intrinsic_curiosity_module
         self._goal_generator = goal_generator
         self._coefs = (extrinsic_reward_coef, intrinsic_reward_coef)
@@ -139,6 +146,15 @@ class Agent(OffPolicyAlgorithm):
         """The RL algorithm's; goals are recorded."""
         return () if is_stateless(self._rl_algorithm.learning_state_spec) else self._train_state_spec
 
+    def state_for_learning(self, state: Nest) -> Nest:
+        """With the RL algorithm's."""
+        return state._replace(rl=self._rl_algorithm.state_for_learning(state.rl))
+
+    def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
+        """The parts'."""
+        rl = self._rl_algorithm.convert_train_state_to_predict_state(part(state, "rl"))
+        return state_of(rl, part(state, "goal_generator"))
+
     # ---- seeing ----
 
     def _normalized(self, inputs: Any) -> Any:
@@ -151,7 +167,7 @@ class Agent(OffPolicyAlgorithm):
         """A normalised observation [B, ...] encoded."""
         if self._encoding_network is None:
             return observation
-        return self._encoding_network(observation, step_type=step_type, network_state=())[0]
+        return call_network(self._encoding_network, observation, step_type=step_type, network_state=())[0]
 
     def _seen(self, inputs: Any, goal: Nest) -> Any:
         """`inputs` (a time step or experience, [B, ...]) as the RL algorithm sees it."""
@@ -176,6 +192,18 @@ class Agent(OffPolicyAlgorithm):
             goal = self._goal_generator.predict(self._normalized(inputs), part(state, "goal_generator"), epsilon_greedy)
         step = self._rl_algorithm.predict(self._seen(inputs, goal.action), part(state, "rl"), epsilon_greedy)
         return self._joined(step, goal)
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The RL algorithm's, and the "embedding" by the encoding network."""
+        goal = self._no_goal()
+        if self._goal_generator is not None:
+            generator_state = part(state, "goal_generator")
+            goal = self._goal_generator.rollout(self._normalized(time_step), generator_state, OFF_POLICY_TRAINING)
+        outputs = dict(self._rl_algorithm.outputs(self._seen(time_step, goal.action), part(state, "rl")))
+        if self._encoding_network is not None:
+            normalized = self._normalized(time_step)
+            outputs["embedding"] = self._encoded(normalized.observation, time_step.step_type)
+        return outputs
 
     def _no_goal(self) -> PolicyStep:
         return PolicyStep((), (), ())
@@ -274,6 +302,11 @@ class Agent(OffPolicyAlgorithm):
             next_observation=self._encoded(following, inputs.step_type),
             goal=goal_of(inputs.rollout_info),
         )
+
+    @property
+    def looks_with_gradient(self) -> bool:
+        """As the RL algorithm; the losses of the parts leave out the row that is only looked at."""
+        return self._rl_algorithm.looks_with_gradient
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The RL algorithm's train_step on what it sees, and those of the parts."""

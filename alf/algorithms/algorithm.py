@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from alf.data_structures import LossInfo, Nest, TrainingInfo
+from alf.networks.calling import learning
 from alf.utils.common import as_list
 
 
@@ -181,6 +182,15 @@ class Algorithm(tf.Module):
     def after_train(self, training_info: TrainingInfo) -> None:
         """Called in the graph after every update, such as to move target networks."""
 
+    def after_restore(self) -> None:
+        """Called once, eagerly, when variables were filled from a checkpoint, or with the weights of another run.
+
+        For what must follow from them, such as a copy that no checkpoint holds; by default the algorithms inside are told.
+        """
+        for child in {id(c): c for c in self._children()}.values():
+            if isinstance(child, Algorithm):
+                child.after_restore()
+
     def train_complete(
         self,
         tape: tf.GradientTape,
@@ -202,7 +212,7 @@ class Algorithm(tf.Module):
         Returns:
           the LossInfo, whose `loss` is the scalar that was minimised, and the gradients before clipping.
         """
-        with tape:
+        with tape, learning():
             loss_info = self.calc_loss(training_info)
             loss = loss_info.loss
             if isinstance(loss, tf.Tensor) and loss.shape.rank:

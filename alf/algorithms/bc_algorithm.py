@@ -8,9 +8,12 @@ import gin
 import tensorflow as tf
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.predictions import outputs_of
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.networks.calling import call_network
 from alf.replay.dataset import DatasetReplayer, Steps, read_dataset, sequences
 from alf.utils import dist_utils, nest_utils
+from alf.utils.action_masks import ActionMasks, Splitter
 from alf.utils.common import is_stateless
 
 BcInfo = namedtuple("BcInfo", ["action_distribution"], default_value=())
@@ -36,6 +39,8 @@ class BcAlgorithm(OffPolicyAlgorithm):
         optimizer: Any = None,
         debug_summaries: bool = False,
         name: str = "BcAlgorithm",
+        *,
+        observation_and_action_constraint_splitter: Splitter | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
@@ -48,6 +53,7 @@ class BcAlgorithm(OffPolicyAlgorithm):
           dataset: path of a file by `alf.replay.dataset.write_dataset`, or its steps.
           sequence_length: steps in a sequence; more than 1 for a recurrent actor.
           entropy_regularization: weight of an entropy bonus.
+          observation_and_action_constraint_splitter: see `ActorCriticAlgorithm`.
 
         Raises:
           DatasetError: the file cannot be read, or is of other observations or actions.
@@ -63,6 +69,7 @@ class BcAlgorithm(OffPolicyAlgorithm):
             name=name,
             **kwargs,
         )
+        self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
         self._actor_network = actor
         self._entropy_regularization = entropy_regularization
         steps = read_dataset(dataset, observation_spec, action_spec) if isinstance(dataset, str) else dataset
@@ -90,12 +97,18 @@ class BcAlgorithm(OffPolicyAlgorithm):
 
     def _act(self, inputs: Any, state: Nest) -> tuple[Nest, Nest]:
         state = () if is_stateless(self._train_state_spec) else state
-        return self._actor_network(inputs.observation, step_type=inputs.step_type, network_state=state)
+        seen = self._action_masks.observation(inputs.observation)
+        distribution, state = call_network(self._actor_network, seen, step_type=inputs.step_type, network_state=state)
+        return self._action_masks.distribution(distribution, inputs.observation), state
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The most likely action; with probability `epsilon_greedy`, a row, a sampled one."""
         distribution, state = self._act(inputs, state)
         return PolicyStep(dist_utils.epsilon_greedy_sample(distribution, epsilon_greedy), state, ())
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The probabilities of actions."""
+        return outputs_of(BcInfo(action_distribution=self._act(time_step, state)[0]))
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """What the actor would do in the recorded rows [B, ...]."""

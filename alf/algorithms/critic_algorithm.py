@@ -9,22 +9,44 @@ import tensorflow as tf
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
-from alf.data_structures import Nest, TrainingInfo
+from alf.data_structures import Nest, TrainingInfo, namedtuple
+from alf.networks.calling import call_network, learning
 from alf.utils.common import is_stateless
 from alf.utils.target_updater import TargetUpdater, get_target_updater
 
+NetworkStates = namedtuple(
+    "NetworkStates", ["actor", "critics", "target_actor", "target_critics", "noise"], default_value=()
+)
+NetworkStates.__doc__ = """What the networks of an algorithm with critics remember of a row, and the noise of acting.
 
-def build_network(network: Any, what: str) -> Any:
-    """`network`, or what it makes if it is a function, with its variables created.
+`critics` and `target_critics` are tuples with one state for each network, `()` for a feed-forward one. The target
+networks' are there in learning only. A critic remembers what was observed and done, whatever action it judges next.
+"""
 
-    Raises:
-      ValueError: it is recurrent.
-    """
+
+def build_network(network: Any) -> Any:
+    """`network`, or what it makes if it is a function, with its variables created."""
     built = network if isinstance(network, tf.Module) else network()
     built.create_variables()
-    if not is_stateless(built.state_spec):
-        raise ValueError(f"{what}={built.name} is recurrent; this algorithm takes feed-forward networks only.")
     return built
+
+
+def state_spec_of(actor: Any = None, critics: Sequence[Any] = (), noise: Nest = ()) -> Nest:
+    """Specs of what these networks and the noise remember, NetworkStates; `()` where that is nothing."""
+    spec = NetworkStates(
+        actor=() if actor is None else actor.state_spec, critics=tuple(c.state_spec for c in critics), noise=noise
+    )
+    return () if is_stateless(spec) else spec
+
+
+def advance(networks: Sequence[Any], inputs: Nest, step_type: tf.Tensor, states: Sequence[Nest]) -> Sequence[Nest]:
+    """What the networks remember after `inputs` [B, ...], each from its own of `states`; feed-forward ones are not run."""
+    if is_stateless(states):
+        return states
+    return tuple(
+        () if is_stateless(state) else network(inputs, step_type=step_type, network_state=state)[1]
+        for network, state in zip(networks, states, strict=True)
+    )
 
 
 def copies(networks: Sequence[Any], prefix: str) -> list[Any]:
@@ -38,9 +60,16 @@ def copies(networks: Sequence[Any], prefix: str) -> list[Any]:
 class CriticAlgorithm(OffPolicyAlgorithm):
     """An algorithm that learns values of actions from recorded transitions, with target networks.
 
-    What acting remembers, such as noise, is no part of learning: recorded rows are learned from independently of each
-    other. `train_step` keeps what the loss needs of each row; the loss runs the critics only where they are needed.
+    `train_step` keeps what the loss needs of each row; the loss runs the critics only where they are needed. With
+    feed-forward networks, recorded rows are learned from independently of each other. Recurrent ones are run over the
+    rows as they were recorded, from the state before the first of them, which is recorded with
+    `RLAlgorithm.use_rollout_state` and zero without; target networks begin with what those that they follow had
+    (Kapturowski et al. 2019, R2D2).
     """
+
+    # Whether an action may be a nest of continuous ones.
+    takes_nests = False
+    _critic_networks: list[Any]
 
     def __init__(
         self,
@@ -59,7 +88,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
 
         Args:
           observation_spec: nest of specs of one observation.
-          action_spec: spec of one action.
+          action_spec: spec of one action, or, where `takes_nests`, a nest of float specs.
           trained: (optimiser or None, the modules and variables that it trains).
           followed: the networks that get a target network.
           critic_loss: the critics' loss; `OneStepTDLoss` by default.
@@ -68,10 +97,13 @@ class CriticAlgorithm(OffPolicyAlgorithm):
           target_update_unit: "updates" or "env_steps".
 
         Raises:
-          ValueError: the action spec is a nest.
+          ValueError: the action spec is a nest that it does not take.
         """
-        if len(tf.nest.flatten(action_spec)) != 1 or isinstance(action_spec, (list, tuple, dict)):
-            raise ValueError(f"{type(self).__name__} takes a single action, got {action_spec}.")
+        nest = isinstance(action_spec, (list, tuple, dict))
+        mixed = any(not spec.dtype.is_floating for spec in tf.nest.flatten(action_spec))
+        if nest and (mixed or not self.takes_nests):
+            kind = "a single action, or a nest of continuous ones" if self.takes_nests else "a single action"
+            raise ValueError(f"{type(self).__name__} takes {kind}, got {action_spec}: use PPO or another actor-critic.")
         own = [(optimizer, list(modules)) for optimizer, modules in trained if optimizer is not None]
         super().__init__(
             observation_spec,
@@ -98,12 +130,83 @@ class CriticAlgorithm(OffPolicyAlgorithm):
 
     @property
     def learning_state_spec(self) -> Nest:
-        """Nothing: rows are learned from independently of each other."""
-        return ()
+        """Nothing, unless a network is recurrent: noise is no part of learning."""
+        spec = self._train_state_spec
+        return () if is_stateless(spec) or is_stateless(spec._replace(noise=())) else spec
+
+    def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
+        """What the networks that `predict` runs remember."""
+        spec = self._predict_state_spec
+        if is_stateless(spec):
+            return ()
+        return NetworkStates(
+            **{name: getattr(state, name) for name in spec._fields if not is_stateless(getattr(spec, name))}
+        )
+
+    def state_for_learning(self, state: Nest) -> Nest:
+        """With what the target networks remember: the same as those that they follow."""
+        states = self.states_of(state)
+        target_actor = () if self._target_actor is None else states.actor
+        return states._replace(target_actor=target_actor, target_critics=states.critics)
+
+    @property
+    def _target_actor(self) -> Any:
+        """The actor's target network, where there is one."""
+        return None
+
+    @property
+    def _target_critics(self) -> list[Any]:
+        """The critics' target networks."""
+        return list(self._target_networks)
+
+    def states_of(self, state: Nest) -> Any:
+        """`state` as NetworkStates; of feed-forward networks, which remember nothing, where there is none."""
+        if isinstance(state, NetworkStates):
+            return state
+        nothing: tuple[Nest, ...] = ((),) * len(self._critic_networks)
+        return NetworkStates(critics=nothing, target_critics=nothing)
+
+    def critic_inputs(self, observation: Nest, action: tf.Tensor) -> Nest:
+        """What the critics get of rows [B, ...]."""
+        return observation, action
+
+    def next_states(self, inputs: Any, action: tf.Tensor, states: Any, actor_state: Nest) -> Any:
+        """What the networks remember after a row.
+
+        Args:
+          inputs: time step or experience [B, ...].
+          action: what was done, [B, ...].
+          states: NetworkStates [B, ...] before it.
+          actor_state: what the actor remembers after it.
+        """
+        seen, step_type = self.critic_inputs(inputs.observation, action), inputs.step_type
+        return states._replace(
+            actor=actor_state,
+            critics=advance(self._critic_networks, seen, step_type, states.critics),
+            target_actor=advance([self._target_actor], inputs.observation, step_type, [states.target_actor])[0],
+            target_critics=advance(self._target_critics, seen, step_type, states.target_critics),
+        )
+
+    def state_after_acting(self, time_step: Any, action: tf.Tensor, states: Any, actor_state: Nest) -> Nest:
+        """As `next_states`. Critics, which acting has no need of, are run only where what they remember is recorded."""
+        if is_stateless(self._train_state_spec):
+            return ()
+        if self.use_rollout_state:
+            return self.next_states(time_step, action, states, actor_state)
+        return states._replace(actor=actor_state)
+
+    @property
+    def looks_with_gradient(self) -> bool:
+        """No: the last row is there for the target, through which no gradient flows."""
+        return False
 
     def count_env_steps(self, steps: int) -> None:
         """See `RLAlgorithm.count_env_steps`."""
         self._env_steps.assign_add(steps)
+
+    def target_mark(self) -> dict[str, tf.Tensor]:
+        """For the loss to report: `target_update`, float32 [], 1 where the target networks move after this update, else 0."""
+        return {"target_update": tf.cast(self._update_targets.due(), tf.float32)}
 
     def after_train(self, training_info: TrainingInfo) -> None:
         """Moves the target networks."""
@@ -137,9 +240,14 @@ def with_first(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.zeros_like(x[:1]), x], 0)
 
 
-def critic_values(critics: Sequence[Any], observation: Nest, action: tf.Tensor) -> list[tf.Tensor]:
-    """Q(observation, action) of each critic, float32 [B], for rows [B, ...]."""
-    return [critic((observation, action), step_type=(), network_state=())[0] for critic in critics]
+def critic_values(
+    critics: Sequence[Any], inputs: Nest, step_type: tf.Tensor, states: Sequence[Nest]
+) -> list[tf.Tensor]:
+    """What each critic makes of rows of `inputs` [B, ...] and of what it remembers before each, float32 [B, ...]."""
+    return [
+        call_network(critic, inputs, step_type=step_type, network_state=state)[0]
+        for critic, state in zip(critics, states, strict=True)
+    ]
 
 
 def minimum(values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -148,27 +256,36 @@ def minimum(values: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def value_ascent(
-    critics: Sequence[Any], observation: Nest, action: tf.Tensor, dqda_clipping: float | None
+    critics: Sequence[Any],
+    observation: Nest,
+    action: Nest,
+    dqda_clipping: float | None,
+    step_type: tf.Tensor,
+    states: Sequence[Nest],
 ) -> tf.Tensor:
     """The value of actions, as something to maximise by the action alone.
 
     Args:
       critics: one or two, of which the smaller value counts.
       observation: rows [B, ...].
-      action: float32 [B, ...], differentiable in what chose it.
+      action: nest of float32 [B, ...], differentiable in what chose it.
       dqda_clipping: bounds each component of the gradient of the value with respect to the action.
+      step_type: int32 [B].
+      states: what each critic remembers before each row.
 
     Returns:
       float32 [B]; no gradient flows into the critics, and that into the action is clipped.
     """
-    with tf.GradientTape() as tape:
-        fixed = tf.stop_gradient(action)
+    with tf.GradientTape(watch_accessed_variables=False) as tape, learning(False):
+        fixed = tf.nest.map_structure(tf.stop_gradient, action)
         tape.watch(fixed)
-        q = minimum(critic_values(critics, observation, fixed))
-    slope = tape.gradient(q, fixed)
-    if dqda_clipping:
-        slope = tf.clip_by_value(slope, -dqda_clipping, dqda_clipping)
-    axes = list(range(1, action.shape.rank))
-    # Zero in value, the slope in gradient.
-    step = tf.reduce_sum(tf.stop_gradient(slope) * (action - fixed), axes)
-    return tf.stop_gradient(q) + step
+        q = minimum(critic_values(critics, (observation, fixed), step_type, states))
+    total = tf.stop_gradient(q)
+    slopes = tf.nest.flatten(tape.gradient(q, fixed))
+    for slope, chosen, held in zip(slopes, tf.nest.flatten(action), tf.nest.flatten(fixed), strict=True):
+        if dqda_clipping:
+            slope = tf.clip_by_value(slope, -dqda_clipping, dqda_clipping)
+        axes = list(range(1, chosen.shape.rank))
+        # Zero in value, the slope in gradient.
+        total += tf.reduce_sum(tf.stop_gradient(slope) * (chosen - held), axes)
+    return total

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from alf.algorithms.algorithm import Algorithm
 from alf.data_structures import AlgorithmStep, LossInfo, Nest, TrainingInfo
+from alf.networks.calling import call_network
 from alf.utils.averager import batch_mean
 from alf.utils.normalizers import ScalarAdaptiveNormalizer
 
@@ -118,7 +119,7 @@ class CuriosityAlgorithm(Algorithm):
 
 def apply(network: Any, inputs: Nest) -> tf.Tensor:
     """The output of a feed-forward TF-Agents network; `inputs` themselves where `network` is None."""
-    return inputs if network is None else network(inputs, step_type=(), network_state=())[0]
+    return inputs if network is None else call_network(network, inputs, step_type=(), network_state=())[0]
 
 
 def mlp(input_spec: Nest, hidden_size: int, output_size: int, name: str) -> Any:

@@ -9,18 +9,22 @@ import tensorflow as tf
 
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
+    NetworkStates,
     build_network,
     copies,
     critic_values,
     flat,
     minimum,
+    state_spec_of,
     value_ascent,
     with_first,
     with_last,
     without_first,
     without_last,
 )
-from alf.algorithms.exploration import ActionExploration, OUNoise
+from alf.algorithms.exploration import ActionExploration, OUNoise, half_range
+from alf.algorithms.parameter_noise import ParameterNoise, action_distance
+from alf.algorithms.predictions import several
 from alf.data_structures import (
     ActionTimeStep,
     Experience,
@@ -31,11 +35,11 @@ from alf.data_structures import (
     TrainingInfo,
     namedtuple,
 )
+from alf.networks.calling import call_network, learning
 from alf.utils import math_ops
 from alf.utils.common import is_stateless
 
-DdpgState = namedtuple("DdpgState", ["noise"], default_value=())
-DdpgInfo = namedtuple("DdpgInfo", ["action_distribution", "observation"], default_value=())
+DdpgInfo = namedtuple("DdpgInfo", ["action_distribution", "observation", "state"], default_value=())
 
 
 @gin.configurable(module="alf")
@@ -68,6 +72,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         *,
         exploration: ActionExploration | None = None,
         target_update_unit: str = "updates",
+        parameter_noise: ParameterNoise | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
@@ -75,7 +80,8 @@ class DdpgAlgorithm(CriticAlgorithm):
         Args:
           observation_spec: nest of specs of one observation.
           action_spec: bounded float spec of one action.
-          actor_network: a network whose output is an action within its bounds, or a function that makes it.
+          actor_network: a network whose output is an action within its bounds, or a function that makes it; it and the
+            critic may be recurrent.
           critic_network: one whose input is (observation, action) and whose output a value [B]; copied for the targets.
           ou_stddev: of the Ornstein-Uhlenbeck noise of acting, in the action's units.
           ou_damping: the share of the noise that is gone after a step.
@@ -87,17 +93,16 @@ class DdpgAlgorithm(CriticAlgorithm):
           critic_optimizer: trains the critic.
           exploration: takes the place of the Ornstein-Uhlenbeck noise.
           target_update_unit: what `target_update_period` counts, "updates" or "env_steps".
+          parameter_noise: shakes the weights of the actor that collects; the exploration adds its noise to what it does.
 
         Raises:
-          ValueError: a network is recurrent, or the action spec is a nest or not continuous.
+          ValueError: the action spec is a nest or not continuous.
         """
         if any(not spec.dtype.is_floating for spec in tf.nest.flatten(action_spec)):
             raise ValueError(f"{type(self).__name__} needs continuous actions, got {action_spec}: use SAC, DQN or PPO.")
-        actor = build_network(actor_network, "actor_network")
-        critic = build_network(critic_network, "critic_network")
+        actor, critic = build_network(actor_network), build_network(critic_network)
         critics = [critic, *copies([critic] * (self.num_critics - 1), "critic")]
         exploration = exploration or OUNoise(ou_stddev, ou_damping)
-        noise_spec = exploration.state_spec(action_spec)
         super().__init__(
             observation_spec,
             action_spec,
@@ -107,8 +112,8 @@ class DdpgAlgorithm(CriticAlgorithm):
             target_update_tau=target_update_tau,
             target_update_period=target_update_period,
             target_update_unit=target_update_unit,
-            train_state_spec=() if is_stateless(noise_spec) else DdpgState(noise=noise_spec),
-            predict_state_spec=(),
+            train_state_spec=state_spec_of(actor, critics, exploration.state_spec(action_spec)),
+            predict_state_spec=state_spec_of(actor),
             gradient_clipping=gradient_clipping,
             debug_summaries=debug_summaries,
             name=name,
@@ -118,27 +123,47 @@ class DdpgAlgorithm(CriticAlgorithm):
         self._critic_networks = critics
         self._dqda_clipping = dqda_clipping
         self._exploration = exploration
+        self._parameter_noise = parameter_noise
+        if parameter_noise is not None:
+            parameter_noise.attach(actor)
 
-    def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
-        """Nothing: `predict` has no noise."""
-        return ()
+    def _trainable_attributes_to_ignore(self) -> list[str]:
+        return [*super()._trainable_attributes_to_ignore(), "_parameter_noise"]
 
-    def _action(self, inputs: Any) -> tf.Tensor:
-        return self._actor_network(inputs.observation, step_type=inputs.step_type, network_state=())[0]
+    def _action(self, inputs: Any, state: Nest = (), network: Any = None) -> tuple[tf.Tensor, Nest]:
+        acting = network or self._actor_network
+        action, state = call_network(acting, inputs.observation, step_type=inputs.step_type, network_state=state)
+        return action, state
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """The actor's action with noise."""
-        noise = () if is_stateless(self._train_state_spec) else state.noise
-        action, noise = self._exploration(self._action(time_step), noise, self._action_spec)
-        return PolicyStep(action, () if is_stateless(self._train_state_spec) else DdpgState(noise=noise), DdpgInfo())
+        states = self.states_of(state)
+        acting = None if self._parameter_noise is None else self._parameter_noise.network
+        action, actor_state = self._action(time_step, states.actor, acting)
+        action, noise = self._exploration(action, states.noise, self._action_spec)
+        after = self.state_after_acting(time_step, action, states._replace(noise=noise), actor_state)
+        return PolicyStep(action, after, DdpgInfo())
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The actor's action; there is no distribution that `epsilon_greedy` could sample from."""
-        return PolicyStep(self._action(inputs), (), ())
+        action, actor_state = self._action(inputs, self.states_of(state).actor)
+        return PolicyStep(
+            action, () if is_stateless(self._predict_state_spec) else NetworkStates(actor=actor_state), ()
+        )
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The values of the actor's action by each critic."""
+        states = self.states_of(state)
+        inputs = (time_step.observation, self._action(time_step, states.actor)[0])
+        values = critic_values(self._critic_networks, inputs, time_step.step_type, states.critics)
+        return several("q_values", values)
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The actor's action at the recorded rows [B, ...] under the current weights, and what the critics see."""
-        return PolicyStep(inputs.action, (), DdpgInfo(self._action(inputs), inputs.observation))
+        states = self.states_of(state)
+        action, actor_state = self._action(inputs, states.actor)
+        info = DdpgInfo(action, inputs.observation, states._replace(noise=()))
+        return PolicyStep(inputs.action, self.next_states(inputs, inputs.action, states, actor_state), info)
 
     @property
     def _target_actor(self) -> Any:
@@ -158,30 +183,53 @@ class DdpgAlgorithm(CriticAlgorithm):
         Returns:
           float32 [(T - 1) * B, action shape].
         """
-        return self._target_actor(following, step_type=(), network_state=())[0]
+        step_type, state = without_first(training_info.step_type), without_first(training_info.info.state.target_actor)
+        return self._target_actor(following, step_type=flat(step_type), network_state=flat(state))[0]
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The losses of critics and actor, [T, B]; the last row is only looked at."""
         info, like = training_info.info, training_info.step_type
         now, following = flat(without_last(info.observation)), flat(without_first(info.observation))
-        values = critic_values(self._critic_networks, now, flat(without_last(training_info.action)))
-        next_action = self.next_action(training_info, following)
-        target = minimum(critic_values(self._target_critics, following, next_action))
+        step_type, remembered = flat(without_last(like)), flat(without_last(info.state.critics))
+        recorded = flat(without_last(training_info.action))
+        values = critic_values(self._critic_networks, (now, recorded), step_type, remembered)
+        supposed = (following, self.next_action(training_info, following))
+        states = flat(without_first(info.state.target_critics))
+        with learning(False):
+            target = minimum(critic_values(self._target_critics, supposed, flat(without_first(like)), states))
         critic_loss = self._critic_loss(training_info, [with_last(v, like) for v in values], with_first(target, like))
         chosen = flat(without_last(info.action_distribution))
-        actor_loss = -value_ascent(self._critic_networks[:1], now, chosen, self._dqda_clipping)
+        judges = self._critic_networks[:1]
+        actor_loss = -value_ascent(judges, now, chosen, self._dqda_clipping, step_type, remembered[:1])
         valid = tf.reshape(without_last(tf.cast(tf.not_equal(like, StepType.LAST), tf.float32)), [-1])
-        extra = dict(critic_loss.extra)
+        extra = {**critic_loss.extra, **self.target_mark()}
         extra["actor_loss"] = math_ops.masked_mean(actor_loss, valid)
         extra[self._exploration.control] = tf.convert_to_tensor(self._exploration.strength())
+        if self._parameter_noise is not None:
+            extra.update(self._parameter_noise.metrics())
         return critic_loss._replace(loss=critic_loss.loss + with_last(actor_loss * valid, like), extra=extra)
 
     def count_env_steps(self, steps: int) -> None:
         """See `RLAlgorithm.count_env_steps`."""
         super().count_env_steps(steps)
-        self._exploration.advance("env_steps", steps)
+        for exploration in (self._exploration, self._parameter_noise):
+            if exploration is not None:
+                exploration.advance("env_steps", steps)
 
     def after_train(self, training_info: TrainingInfo) -> None:
         """Moves the target networks and the exploration's clock."""
         super().after_train(training_info)
         self._exploration.advance("updates", 1)
+        if self._parameter_noise is not None:
+            self._shake(self._parameter_noise, flat(training_info))
+
+    def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
+        """Tells the parameter noise of an update on rows [T * B, ...]."""
+
+        def distance() -> tf.Tensor:
+            networks, state = (self._actor_network, noise.network), rows.info.state.actor
+            one, other = (n(rows.info.observation, step_type=rows.step_type, network_state=state)[0] for n in networks)
+            return action_distance(one, other, half_range(self._action_spec))
+
+        noise.after_update(self._actor_network, distance, lambda strength: strength)
+        noise.advance("updates", 1)

@@ -10,8 +10,11 @@ import tensorflow as tf
 
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
+    advance,
     build_network,
+    critic_values,
     flat,
+    state_spec_of,
     with_first,
     with_last,
     without_first,
@@ -25,9 +28,13 @@ from alf.algorithms.exploration import (
     epsilon_greedy,
     exploration_for,
 )
+from alf.algorithms.parameter_noise import ParameterNoise, divergence_of_epsilon, value_distance
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.networks.calling import call_network, learning
+from alf.utils.action_masks import ActionMasks, Splitter
+from alf.utils.common import is_stateless
 
-DqnInfo = namedtuple("DqnInfo", ["output", "observation"], default_value=())
+DqnInfo = namedtuple("DqnInfo", ["output", "observation", "state"], default_value=())
 _Explorations = Exploration | Mapping[str, Exploration]
 
 
@@ -55,6 +62,8 @@ class DqnAlgorithm(CriticAlgorithm):
         *,
         exploration: _Explorations | None = None,
         target_update_unit: str = "updates",
+        observation_and_action_constraint_splitter: Splitter | None = None,
+        parameter_noise: ParameterNoise | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
@@ -63,7 +72,7 @@ class DqnAlgorithm(CriticAlgorithm):
           observation_spec: nest of specs of one observation.
           action_spec: integer spec of one action, shape [] or [1], from 0 on.
           q_network: a network from observations to the values of all actions, [B, number of actions], such as a QNetwork,
-            or a function that makes it; copied for the target.
+            or a function that makes it; it may be recurrent, such as a QRnnNetwork. It is copied for the target.
           critic_loss: `OneStepTDLoss` by default; its usual td_error_loss_fn here is element_wise_huber_loss.
           epsilon_greedy: share of random actions when collecting, a number or a schedule.
           double: the action that a target supposes is the best by the network that learns, not by the target network.
@@ -71,13 +80,17 @@ class DqnAlgorithm(CriticAlgorithm):
           target_update_period: updates between two moves of the target network.
           exploration: takes the place of `epsilon_greedy`; one, or a mapping from the kind of action to one.
           target_update_unit: what `target_update_period` counts, "updates" or "env_steps".
+          observation_and_action_constraint_splitter: takes masks of actions out of observations, such as `split_mask`;
+            the network sees the rest. A target supposes the best of the allowed actions.
+          parameter_noise: shakes the weights that act when collecting; the exploration then chooses by what they say.
 
         Raises:
-          ValueError: the network is recurrent, the actions are not discrete, or there is no exploration for them.
+          ValueError: the actions are not discrete, or there is no exploration for them.
         """
         if any(not spec.dtype.is_integer for spec in tf.nest.flatten(action_spec)):
             raise ValueError(f"{type(self).__name__} needs discrete actions, got {action_spec}: use SAC, DDPG or TD3.")
-        network = build_network(q_network, "q_network")
+        network = build_network(q_network)
+        state_spec = state_spec_of(critics=[network])
         super().__init__(
             observation_spec,
             action_spec,
@@ -87,6 +100,8 @@ class DqnAlgorithm(CriticAlgorithm):
             target_update_tau=target_update_tau,
             target_update_period=target_update_period,
             target_update_unit=target_update_unit,
+            train_state_spec=state_spec,
+            predict_state_spec=state_spec,
             gradient_clipping=gradient_clipping,
             debug_summaries=debug_summaries,
             name=name,
@@ -95,41 +110,76 @@ class DqnAlgorithm(CriticAlgorithm):
         chosen = exploration_for(action_spec, exploration or EpsilonGreedy(epsilon_greedy))
         if not isinstance(chosen, ValueExploration):
             raise ValueError(f"{name} explores by values of actions (EpsilonGreedy, Boltzmann), not by {chosen.name}.")
+        self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
         self._exploration = chosen
+        self._parameter_noise = parameter_noise
+        if parameter_noise is not None:
+            parameter_noise.attach(network)
         self._q_network = network
+        self._critic_networks = [network]
         self._double = double
 
     def values_of(self, output: tf.Tensor) -> tf.Tensor:
         """The values of all actions, float32 [..., number of actions], of the network's output."""
         return output
 
-    def _output(self, inputs: Any) -> tf.Tensor:
-        return self._q_network(inputs.observation, step_type=inputs.step_type, network_state=())[0]
+    def _trainable_attributes_to_ignore(self) -> list[str]:
+        return [*super()._trainable_attributes_to_ignore(), "_parameter_noise"]
+
+    def _output(self, inputs: Any, state: Nest, network: Any = None) -> tuple[tf.Tensor, Any]:
+        """The network's output for rows [B, ...], and the NetworkStates after them."""
+        states = self.states_of(state)
+        seen = self._action_masks.observation(inputs.observation)
+        acting = network or self._q_network
+        output, after = call_network(acting, seen, step_type=inputs.step_type, network_state=states.critics[0])
+        return output, states._replace(critics=(after,))
+
+    def _masked_values(self, output: tf.Tensor, observation: Nest) -> tf.Tensor:
+        """`values_of` an output, lower than any where the observation of its row forbids the action."""
+        return self._action_masks.values(self.values_of(output), observation)
 
     def _as_action(self, number: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.reshape(number, [-1, *self._action_spec.shape]), self._action_spec.dtype)
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """An action that explores."""
-        number = self._exploration(self.values_of(self._output(time_step)))
-        return PolicyStep(self._as_action(number), (), ())
+        acting = None if self._parameter_noise is None else self._parameter_noise.network
+        output, after = self._output(time_step, state, acting)
+        values = self._masked_values(output, time_step.observation)
+        allowed = self.allowed_actions(time_step)
+        number = self._exploration(values) if allowed is None else self._exploration(values, allowed)
+        return PolicyStep(self._as_action(number), () if is_stateless(self._train_state_spec) else after, ())
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The best action; with probability `epsilon_greedy`, a row, any."""
-        return PolicyStep(
-            self._as_action(_epsilon_greedy(self.values_of(self._output(inputs)), epsilon_greedy)), (), ()
-        )
+        output, after = self._output(inputs, state)
+        values = self._masked_values(output, inputs.observation)
+        number = _epsilon_greedy(values, epsilon_greedy, self.allowed_actions(inputs))
+        return PolicyStep(self._as_action(number), () if is_stateless(self._predict_state_spec) else after, ())
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The values of all actions, masked."""
+        return {"q_values": self._masked_values(self._output(time_step, state)[0], time_step.observation)}
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The network's output at the recorded rows [B, ...], and what the target network sees."""
-        return PolicyStep(inputs.action, (), DqnInfo(self._output(inputs), inputs.observation))
+        states = self.states_of(state)
+        output, after = self._output(inputs, state)
+        seen = self._action_masks.observation(inputs.observation)
+        targets = advance(self._target_networks, seen, inputs.step_type, states.target_critics)
+        info = DqnInfo(output, inputs.observation, states)
+        return PolicyStep(inputs.action, after._replace(target_critics=targets), info)
 
     def _target(self, training_info: TrainingInfo) -> tuple[tf.Tensor, tf.Tensor]:
         """The target network's output at all rows but the first, [(T - 1) * B, ...], and the numbers of the actions."""
         info = training_info.info
-        output = self._target_networks[0](flat(without_first(info.observation)), step_type=(), network_state=())[0]
+        following = flat(without_first(info.observation))
+        seen = self._action_masks.observation(following)
+        step_type, states = without_first(training_info.step_type), without_first(info.state.target_critics)
+        with learning(False):
+            output = critic_values(self._target_networks, seen, flat(step_type), flat(states))[0]
         judge = flat(without_first(info.output)) if self._double else output
-        return output, tf.argmax(self.values_of(judge), -1, output_type=tf.int32)
+        return output, tf.argmax(self._masked_values(judge, following), -1, output_type=tf.int32)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The loss [T, B]; the last row is only looked at."""
@@ -143,17 +193,37 @@ class DqnAlgorithm(CriticAlgorithm):
 
     def _with_control(self, loss: LossInfo) -> LossInfo:
         control = {self._exploration.control: tf.convert_to_tensor(self._exploration.strength())}
-        return loss._replace(extra={**loss.extra, **control})
+        if self._parameter_noise is not None:
+            control.update(self._parameter_noise.metrics())
+        return loss._replace(extra={**loss.extra, **control, **self.target_mark()})
 
     def count_env_steps(self, steps: int) -> None:
         """See `RLAlgorithm.count_env_steps`."""
         super().count_env_steps(steps)
-        self._exploration.advance("env_steps", steps)
+        for exploration in (self._exploration, self._parameter_noise):
+            if exploration is not None:
+                exploration.advance("env_steps", steps)
 
     def after_train(self, training_info: TrainingInfo) -> None:
         """Moves the target network and the exploration's clock."""
         super().after_train(training_info)
         self._exploration.advance("updates", 1)
+        if self._parameter_noise is not None:
+            self._shake(self._parameter_noise, flat(training_info))
+
+    def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
+        """Tells the parameter noise of an update on rows [T * B, ...]."""
+        num_actions = int(self._action_spec.maximum - self._action_spec.minimum) + 1
+        observation = rows.info.observation
+        seen = self._action_masks.observation(observation)
+
+        def distance() -> tf.Tensor:
+            states = rows.info.state.critics * 2
+            outputs = critic_values((self._q_network, noise.network), seen, rows.step_type, states)
+            return value_distance(*(self._masked_values(output, observation) for output in outputs))
+
+        noise.after_update(self._q_network, distance, lambda epsilon: divergence_of_epsilon(epsilon, num_actions))
+        noise.advance("updates", 1)
 
 
 # The arguments of this name hide the function inside of the class.

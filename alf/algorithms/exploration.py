@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from alf.data_structures import Nest
 from alf.utils import rng
+from alf.utils.action_masks import draw_allowed
 from alf.utils.common import broadcast_mask
 from alf.utils.target_updater import UNITS
 
@@ -95,8 +96,13 @@ class Exploration(tf.Module):
 class ValueExploration(Exploration):
     """Chooses among actions by their values."""
 
-    def __call__(self, values: tf.Tensor) -> tf.Tensor:
-        """The number of the action of each row, int32 [B], for values float32 [B, number of actions]."""
+    def __call__(self, values: tf.Tensor, allowed: tf.Tensor | None = None) -> tf.Tensor:
+        """The number of the action of each row, int32 [B].
+
+        Args:
+          values: float32 [B, number of actions], those of forbidden actions lower than any other.
+          allowed: bool [B, number of actions], at least one a row; None for all.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no choice.")
 
 
@@ -118,18 +124,21 @@ class EpsilonGreedy(ValueExploration):
         """Creates the exploration; `epsilon` is a probability, or a schedule of one."""
         super().__init__(epsilon, name)
 
-    def __call__(self, values: tf.Tensor) -> tf.Tensor:
-        return epsilon_greedy(values, self.strength())
+    def __call__(self, values: tf.Tensor, allowed: tf.Tensor | None = None) -> tf.Tensor:
+        return epsilon_greedy(values, self.strength(), allowed)
 
 
-def epsilon_greedy(values: tf.Tensor, epsilon: tf.Tensor | float) -> tf.Tensor:
-    """The best of each row of values [B, number of actions], int32 [B]; with probability epsilon, a row, any."""
+def epsilon_greedy(values: tf.Tensor, epsilon: tf.Tensor | float, allowed: tf.Tensor | None = None) -> tf.Tensor:
+    """The best of each row of values [B, number of actions], int32 [B]; with probability epsilon, a row, any allowed."""
     best = tf.argmax(values, -1, output_type=tf.int32)
     if isinstance(epsilon, (int, float)) and epsilon <= 0.0:
         return best
     rows = tf.shape(best)
     explores = tf.random.stateless_uniform(rows, rng.next_seed()) < epsilon
-    drawn = tf.random.stateless_uniform(rows, rng.next_seed(), maxval=values.shape[-1], dtype=tf.int32)
+    if allowed is None:
+        drawn = tf.random.stateless_uniform(rows, rng.next_seed(), maxval=values.shape[-1], dtype=tf.int32)
+    else:
+        drawn = draw_allowed(allowed, rng.next_seed())
     return tf.where(explores, drawn, best)
 
 
@@ -143,7 +152,7 @@ class Boltzmann(ValueExploration):
         """Creates the exploration; `temperature` is above 0, or a schedule that stays above it."""
         super().__init__(temperature, name)
 
-    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+    def __call__(self, values: tf.Tensor, allowed: tf.Tensor | None = None) -> tf.Tensor:
         logits = values / self.strength()
         drawn = tf.random.stateless_categorical(logits, 1, rng.next_seed(), dtype=tf.int32)
         return tf.squeeze(drawn, -1)

@@ -180,10 +180,36 @@ def map_flat(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
     return _with_params(f(flat), lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]))
 
 
+def map_apart(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
+    """As `map_flat`, for a last row that is only looked at: no gradient flows into it, so that none is computed there."""
+    before, last = (tf.nest.map_structure(cut, exp) for cut in (lambda x: x[:-1], lambda x: x[-1:]))
+    info, seen = map_flat(f, before), nest_utils.distributions_to_params(map_flat(f, last))
+    params = tf.nest.map_structure(
+        lambda x, row: tf.concat([x, tf.stop_gradient(row)], 0), nest_utils.distributions_to_params(info), seen
+    )
+    return nest_utils.params_to_distributions(params, nest_utils.extract_spec(info))
+
+
 def _with_params(info: Nest, f: Callable[[tf.Tensor], tf.Tensor]) -> Nest:
     spec = nest_utils.extract_spec(info)
     params = tf.nest.map_structure(f, nest_utils.distributions_to_params(info))
     return nest_utils.params_to_distributions(params, spec)
+
+
+def last_state(step: Callable[[Experience, Nest], PolicyStep], exp: Experience, state: Nest) -> Nest:
+    """The state after the L rows of [L, b, ...]; arguments as in `scan`."""
+
+    def run_one(t: tf.Tensor | int, state: Nest) -> Nest:
+        now = tf.nest.map_structure(lambda x: x[t], exp)
+        return step(now, reset_state_at_first(state, now.step_type)).state
+
+    _, state = tf.while_loop(
+        lambda t, _: t < exp.step_type.shape[0],
+        lambda t, state: (t + 1, run_one(t, state)),
+        (tf.constant(1), run_one(0, state)),
+        parallel_iterations=1,
+    )
+    return state
 
 
 def scan(step: Callable[[Experience, Nest], PolicyStep], exp: Experience, state: Nest) -> Nest:

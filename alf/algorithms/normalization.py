@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from alf.data_structures import Experience, Nest, StepType
+from alf.utils.common import transform_observation
 from alf.utils.normalizers import Normalizer, RunningMoments, RunningNormalizer, batch_moments
 from alf.utils.value_ops import reverse_scan
 
@@ -71,6 +73,8 @@ class ObservationNormalizer(LearnerStatistics):
         clip_value: float = 10.0,
         normalizer_cls: Callable[..., Normalizer] = RunningNormalizer,
         name: str = "ObservationNormalizer",
+        *,
+        fields: Sequence[str] | None = None,
     ) -> None:
         """Creates the normaliser.
 
@@ -79,16 +83,42 @@ class ObservationNormalizer(LearnerStatistics):
           clip_value: above 0, normalised observations are clipped to [-clip_value, clip_value].
           normalizer_cls: which statistics.
           name: name of the module.
+          fields: dotted paths of what is normalised in a nested observation; by default all of it. Masks of actions are
+            to be left out.
         """
-        super().__init__(observation_spec, normalizer_cls, name)
+        self._names = None if fields is None else tuple(fields)
+        super().__init__(self._taken(observation_spec), normalizer_cls, name)
         self._clip_value = clip_value
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it takes whole observations, not some fields of them."""
+        return self._names is None
+
+    def _taken(self, observation: Nest) -> Nest:
+        """What is normalised, of an observation or its spec."""
+        if self._names is None:
+            return observation
+        taken: dict[str, Nest] = {}
+        for field in self._names:
+            transform_observation(observation, field, functools.partial(taken.setdefault, field))
+        return taken
 
     def normalize(self, observation: Nest) -> Nest:
         """Observations with any leading axes, normalised."""
-        return self._normalizer.normalize(observation, self._clip_value)
+        normalized = self._normalizer.normalize(self._taken(observation), self._clip_value)
+        if self._names is None:
+            return normalized
+        for field in self._names:
+            observation = transform_observation(observation, field, functools.partial(_instead, normalized[field]))
+        return observation
 
     def _rows(self, exp: Experience) -> tuple[Nest, tf.Tensor | None]:
-        return exp.observation, None
+        return self._taken(exp.observation), None
+
+
+def _instead(value: Any, _: Any) -> Any:
+    return value
 
 
 @gin.configurable(module="alf")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from alf.algorithms import minibatch
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
 from alf.data_structures import Experience, LossInfo, Nest, StepType
+from alf.networks.calling import learning
 from alf.replay.creating import create_replayer
 from alf.replay.experience_replayer import ExperienceReplayer
 from alf.replay.sampling import View
@@ -29,6 +30,7 @@ class _Volatile:
     # What the replayer was made for.
     replayer_key: tuple[Any, ...] = ()
     default_replayer: str = "one_time"
+    burn_in_length: int = 0
     functions: dict[tuple[Any, ...], Any] = dataclasses.field(default_factory=dict)
     hooks: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
@@ -65,6 +67,18 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def train_secs(self) -> float:
         """Seconds spent on training so far, hooks included."""
         return self._volatile.train_secs
+
+    @property
+    def burn_in_length(self) -> int:
+        """Steps at the beginning of each sampled sequence that only bring recurrent networks into their state.
+
+        They have no loss, and no gradient goes back into them (burn-in of R2D2, Kapturowski et al. 2019).
+        """
+        return self._volatile.burn_in_length
+
+    @burn_in_length.setter
+    def burn_in_length(self, steps: int) -> None:
+        self._volatile.burn_in_length = steps
 
     def set_seed(self, seed: int) -> None:
         """Seeds the shuffling and every other random number of training."""
@@ -146,6 +160,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         replayer = self._volatile.replayer
         if replayer is None:
             raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
+        self._check_burn_in(None if whole_replay_buffer_training else mini_batch_length)
         if not whole_replay_buffer_training:
             return self._train_on_samples(_sampling(replayer), num_updates, mini_batch_size, mini_batch_length)
         begin = time.monotonic()
@@ -169,10 +184,29 @@ class OffPolicyAlgorithm(RLAlgorithm):
         def train(view: View, updates: tf.Tensor) -> dict[str, tf.Tensor]:
             return self._train_sampled(replayer, view, updates, size, length)
 
-        function = self._function(("samples", size, length), train, replayer.view_spec, tf.TensorSpec([], tf.int32))
+        burn_in = self.burn_in_length
+        function = self._function(
+            ("samples", size, length, burn_in), train, replayer.view_spec, tf.TensorSpec([], tf.int32)
+        )
         self._volatile.metrics = function(replayer.view(length), tf.constant(num_updates))
         self._end_train(begin)
-        return size * max(length - 1, 1) * num_updates
+        return size * max(length - 1 - burn_in, 1) * num_updates
+
+    def _check_burn_in(self, length: int | None) -> None:
+        """Raises ValueError where sequences of `length`, None for whole ones, cannot begin with a burn-in."""
+        burn_in = self.burn_in_length
+        if not burn_in:
+            return
+        if length is None or is_stateless(self.learning_state_spec):
+            raise ValueError(
+                f"burn_in_length={burn_in} is for recurrent networks that learn from samples with a mini_batch_length: set it "
+                "to 0."
+            )
+        if length < burn_in + 2:
+            raise ValueError(
+                f"mini_batch_length={length} leaves nothing to train on after burn_in_length={burn_in}: set it to at least "
+                f"{burn_in + 2}."
+            )
 
     def _function(self, key: tuple[Any, ...], train: Callable[..., Any], *signature: Any) -> Any:
         """The traced `train`, made at the first use of `key`."""
@@ -237,7 +271,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
                 batch, extended = sample.experience, False
                 if length > 1:
                     batch, extended = minibatch.with_last_row(batch, self.preprocess_experience)
-                metrics, loss_info = self._update(minibatch.time_major(batch), extended, 1.0, sample.weights)
+                rows, state = self._burnt_in(minibatch.time_major(batch))
+                metrics, loss_info = self._update(rows, extended, 1.0, sample.weights, state)
                 replayer.learned(sample, loss_info.priority)
             return _vector(metrics, names)
 
@@ -249,15 +284,20 @@ class OffPolicyAlgorithm(RLAlgorithm):
         return tf.cast(tf.stack([self._seed, self._iterations]), tf.int32)
 
     def _update(
-        self, exp: Experience, extended: bool, weight: tf.Tensor | float, sequence_weights: tf.Tensor | None = None
+        self,
+        exp: Experience,
+        extended: bool,
+        weight: tf.Tensor | float,
+        sequence_weights: tf.Tensor | None = None,
+        state: Nest = None,
     ) -> tuple[dict[str, tf.Tensor], LossInfo]:
-        """One gradient step on [L, b, ...], whose last row is only looked at when `extended`."""
+        """One gradient step on [L, b, ...], whose last row is only looked at when `extended`; `state` is that before it."""
         valid = tf.cast(tf.not_equal(exp.step_type, StepType.LAST), tf.float32)
         if extended:
             valid = tf.concat([valid[:-1], tf.zeros_like(valid[:1])], 0)
         rollout_info = nest_utils.params_to_distributions(exp.rollout_info, self.loss_info_spec(self.rollout_info_spec))
-        with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape:
-            info = self._run_train_steps(exp)
+        with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape, learning():
+            info = self._run_train_steps(exp, state, extended)
         training_info = training_info_from(exp, info, rollout_info)
         weights = {} if sequence_weights is None else {"sequence_weights": sequence_weights}
         loss_info, grads_and_vars = self.train_complete(tape, training_info, valid, weight, **weights)
@@ -273,21 +313,46 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """Specs of the recurrent state that `train_step` carries from row to row; by default that of `rollout`."""
         return self.train_state_spec
 
+    def state_for_learning(self, state: Nest) -> Nest:
+        """The state that `train_step` carries on, of the recorded one before the first row; by default the same, [b, ...]."""
+        return state
+
     def loss_info_spec(self, rollout_info_spec: Nest) -> Nest:
         """Specs of the `rollout_info` that the loss gets, after `preprocess_experience`; by default as recorded."""
         return rollout_info_spec
 
-    def _run_train_steps(self, exp: Experience) -> Nest:
-        """`train_step` over [L, b, ...]; returns its infos [L, b, ...]. Feed-forward algorithms take all steps at once."""
-        exp = exp._replace(bootstrap=())
+    @property
+    def looks_with_gradient(self) -> bool:
+        """Whether a loss has a gradient in what `train_step` gives for the last row where that is only looked at.
+
+        Where it has none, feed-forward learners compute none.
+        """
+        return True
+
+    def _run_train_steps(self, exp: Experience, state: Nest = None, extended: bool = False) -> Nest:
+        """`train_step` over [L, b, ...] from `state`, by default the recorded one; returns its infos [L, b, ...].
+
+        Feed-forward algorithms take all steps at once, but for the last row where it is only looked at (`extended`).
+        """
+        rows = exp._replace(bootstrap=(), state=())
         if is_stateless(self.learning_state_spec):
-            return minibatch.map_flat(lambda e: self.train_step(e, self._no_state()).info, exp._replace(state=()))
-        batch_size = tf.shape(exp.step_type)[1]
+            over_rows = minibatch.map_apart if extended and not self.looks_with_gradient else minibatch.map_flat
+            return over_rows(lambda e: self.train_step(e, self._no_state()).info, rows)
+        return minibatch.scan(self.train_step, rows, self._first_state(exp) if state is None else state)
+
+    def _first_state(self, exp: Experience) -> Nest:
+        """The state before the first row of [L, b, ...], as learning carries it on."""
         if self.need_full_rollout_state():
-            state = tf.nest.map_structure(lambda s: s[0], exp.state)
-        else:
-            state = zeros_from_spec(self.train_state_spec, batch_size)
-        return minibatch.scan(self.train_step, exp._replace(state=()), state)
+            return self.state_for_learning(tf.nest.map_structure(lambda s: s[0], exp.state))
+        return self.state_for_learning(zeros_from_spec(self.train_state_spec, tf.shape(exp.step_type)[1]))
+
+    def _burnt_in(self, exp: Experience) -> tuple[Experience, Nest]:
+        """The rows of [L, b, ...] behind the burn-in, and the state before them; None where that is the recorded one."""
+        steps = self.burn_in_length
+        if not steps:
+            return exp, None
+        first, rest = (tf.nest.map_structure(f, exp) for f in (lambda x: x[:steps], lambda x: x[steps:]))
+        return rest, minibatch.last_state(self.train_step, first._replace(state=()), self._first_state(exp))
 
     def _no_state(self) -> Nest:
         return zeros_from_spec(self.learning_state_spec, 1)

@@ -11,6 +11,7 @@ import gin
 import tensorflow as tf
 
 from alf.algorithms.algorithm import Algorithm
+from alf.algorithms.predictions import outputs_of
 from alf.data_structures import (
     ActionTimeStep,
     Bootstrap,
@@ -20,6 +21,7 @@ from alf.data_structures import (
     TrainingInfo,
 )
 from alf.utils import nest_utils, rng
+from alf.utils.action_masks import ActionMasks
 from alf.utils.common import add_outer_dims, as_list, cast_transformer, is_stateless, zeros_from_spec
 
 # What `rollout` is asked for.
@@ -91,6 +93,7 @@ class RLAlgorithm(Algorithm):
         self._reward_shaping_fn = reward_shaping_fn
         self._observation_transformers = as_list(observation_transformer)
         self._use_rollout_state = False
+        self._action_masks = ActionMasks()
         self._recorded = _Recorded()
         self.set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)
 
@@ -193,6 +196,15 @@ class RLAlgorithm(Algorithm):
             observation = transformer(observation)
         return time_step._replace(reward=reward, observation=observation)
 
+    @property
+    def action_masks(self) -> ActionMasks:
+        """The masks of actions in transformed observations, as this algorithm splits them."""
+        return self._action_masks
+
+    def allowed_actions(self, time_step: ActionTimeStep) -> tf.Tensor | None:
+        """Which actions a transformed time step [B, ...] allows, bool [B, number of actions]; None for all; reads no weights."""
+        return self._action_masks.allowed(time_step.observation)
+
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """Acts to collect experience.
 
@@ -266,6 +278,15 @@ class RLAlgorithm(Algorithm):
         """
         return self.rollout(inputs, state, ON_POLICY_TRAINING)
 
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """What the networks say of a time step, by name; see `alf.algorithms.predictions.get_predictions`.
+
+        Args:
+          time_step: transformed, [B, ...].
+          state: nest as `train_state_spec` [B, ...].
+        """
+        return outputs_of(self.rollout(time_step, state, OFF_POLICY_TRAINING).info)
+
     # ---- experience observers ----
 
     @property
@@ -276,6 +297,8 @@ class RLAlgorithm(Algorithm):
     @use_rollout_state.setter
     def use_rollout_state(self, flag: bool) -> None:
         self._use_rollout_state = flag
+        # More networks may be run in acting, for what they remember.
+        self._recorded.variables = None
         for child in self._children():
             if isinstance(child, RLAlgorithm):
                 child.use_rollout_state = flag

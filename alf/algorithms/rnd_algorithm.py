@@ -10,6 +10,7 @@ import tensorflow as tf
 from alf.algorithms import curiosity
 from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo, Transition
 from alf.data_structures import AlgorithmStep, Nest
+from alf.networks.calling import learning
 from alf.utils.normalizers import AdaptiveNormalizer
 
 # The paper's.
@@ -92,9 +93,10 @@ class RNDAlgorithm(CuriosityAlgorithm):
         observation = self._last_frames(inputs.next_observation)
         if self._observation_normalizer is not None:
             observation = self._observation_normalizer.normalize(observation, _OBSERVATION_CLIP)
-        embedding = curiosity.apply(self._encoder_net, tf.nest.map_structure(tf.stop_gradient, observation))
-        embedding = tf.nest.map_structure(tf.stop_gradient, embedding)
-        target = tf.stop_gradient(curiosity.apply(self._target_net, embedding))
+        with learning(False):
+            embedding = curiosity.apply(self._encoder_net, tf.nest.map_structure(tf.stop_gradient, observation))
+            embedding = tf.nest.map_structure(tf.stop_gradient, embedding)
+            target = tf.stop_gradient(curiosity.apply(self._target_net, embedding))
         error = tf.math.squared_difference(curiosity.apply(self._predictor_net, embedding), target)
         loss = tf.reduce_sum(tf.reshape(error, [tf.shape(error)[0], -1]), -1)
         return AlgorithmStep(info=CuriosityInfo(reward=tf.stop_gradient(loss), losses={"loss": loss}))

@@ -9,17 +9,20 @@ import tensorflow as tf
 
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
+    NetworkStates,
     build_network,
     copies,
     critic_values,
     flat,
     minimum,
+    state_spec_of,
     value_ascent,
     with_first,
     with_last,
     without_first,
     without_last,
 )
+from alf.algorithms.predictions import outputs_of, several
 from alf.data_structures import (
     ActionTimeStep,
     Experience,
@@ -30,10 +33,13 @@ from alf.data_structures import (
     TrainingInfo,
     namedtuple,
 )
+from alf.networks.calling import call_network, learning
 from alf.utils import dist_utils, math_ops
+from alf.utils.action_masks import ActionMasks, Splitter
+from alf.utils.common import is_stateless
 from alf.utils.dist_utils import calc_default_target_entropy, epsilon_greedy_sample, sample_action_distribution
 
-SacInfo = namedtuple("SacInfo", ["action_distribution", "observation"], default_value=())
+SacInfo = namedtuple("SacInfo", ["action_distribution", "observation", "state"], default_value=())
 
 
 @gin.configurable(module="alf")
@@ -41,8 +47,11 @@ class SacAlgorithm(CriticAlgorithm):
     """Soft actor-critic with twin critics and a temperature that holds the entropy at a target.
 
     Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; with discrete actions Christodoulou 2019,
-    https://arxiv.org/abs/1910.07207, where expectations over actions are exact sums.
+    https://arxiv.org/abs/1910.07207, where expectations over actions are exact sums. Of a nest of continuous actions the
+    log-probabilities and entropies are summed.
     """
+
+    takes_nests = True
 
     def __init__(
         self,
@@ -64,14 +73,16 @@ class SacAlgorithm(CriticAlgorithm):
         name: str = "SacAlgorithm",
         *,
         target_update_unit: str = "updates",
+        observation_and_action_constraint_splitter: Splitter | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
 
         Args:
           observation_spec: nest of specs of one observation.
-          action_spec: spec of one action: float, or integer with shape [] or [1].
-          actor_network: a network whose output is an action distribution, or a function that makes it.
+          action_spec: spec of one action: float, or a nest of such, or integer with shape [] or [1].
+          actor_network: a network whose output is an action distribution, or a function that makes it; it and the critic may
+            be recurrent.
           critic_network: one whose input is (observation, action) and whose output a value [B]; for discrete actions one
             from observations to the values of all actions, [B, number of actions], such as a QNetwork. It is copied for
             the second critic and the targets.
@@ -85,12 +96,13 @@ class SacAlgorithm(CriticAlgorithm):
           critic_optimizer: trains both critics.
           alpha_optimizer: trains the temperature. Without it, and with an optimiser for the others, the temperature stays.
           target_update_unit: what `target_update_period` counts, "updates" or "env_steps".
+          observation_and_action_constraint_splitter: takes masks of discrete actions out of observations, such as
+            `split_mask`; the networks see the rest.
 
         Raises:
-          ValueError: a network is recurrent, or the action spec is a nest.
+          ValueError: the action spec is a nest that is not all float.
         """
-        actor = build_network(actor_network, "actor_network")
-        critic = build_network(critic_network, "critic_network")
+        actor, critic = build_network(actor_network), build_network(critic_network)
         critics = [critic, *copies([critic], "critic")]
         fixed = alpha_optimizer is None and (actor_optimizer is not None or critic_optimizer is not None)
         log_alpha = tf.Variable(float(initial_log_alpha), trainable=not fixed, name="log_alpha")
@@ -103,36 +115,62 @@ class SacAlgorithm(CriticAlgorithm):
             target_update_tau=target_update_tau,
             target_update_period=target_update_period,
             target_update_unit=target_update_unit,
+            train_state_spec=state_spec_of(actor, critics),
+            predict_state_spec=state_spec_of(actor),
             gradient_clipping=gradient_clipping,
             debug_summaries=debug_summaries,
             name=name,
             **kwargs,
         )
+        self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
         self._actor_network = actor
         self._critic_networks = critics
         self._log_alpha = log_alpha
         self._dqda_clipping = dqda_clipping
         self._discrete = tf.nest.flatten(action_spec)[0].dtype.is_integer
         if target_entropy is None:
-            target_entropy = calc_default_target_entropy(action_spec)
+            target_entropy = sum(calc_default_target_entropy(spec) for spec in tf.nest.flatten(action_spec))
         self._target_entropy = float(target_entropy)
 
-    def _distribution(self, inputs: Any) -> Any:
-        return self._actor_network(inputs.observation, step_type=inputs.step_type, network_state=())[0]
+    def _distribution(self, inputs: Any, state: Nest) -> tuple[Any, Nest]:
+        seen = self._action_masks.observation(inputs.observation)
+        distribution, state = call_network(self._actor_network, seen, step_type=inputs.step_type, network_state=state)
+        return self._action_masks.distribution(distribution, inputs.observation), state
+
+    def critic_inputs(self, observation: Nest, action: tf.Tensor) -> Nest:
+        """Critics of discrete actions judge all of them."""
+        seen = self._action_masks.observation(observation)
+        return seen if self._discrete else (seen, action)
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """Samples an action; records the distribution."""
-        distribution = self._distribution(time_step)
-        return PolicyStep(sample_action_distribution(distribution), (), SacInfo(action_distribution=distribution))
+        states = self.states_of(state)
+        distribution, actor_state = self._distribution(time_step, states.actor)
+        action = sample_action_distribution(distribution)
+        after = self.state_after_acting(time_step, action, states, actor_state)
+        return PolicyStep(action, after, SacInfo(action_distribution=distribution))
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The most likely action; with probability `epsilon_greedy`, a row, a sampled one."""
-        return PolicyStep(epsilon_greedy_sample(self._distribution(inputs), epsilon_greedy), (), ())
+        distribution, actor_state = self._distribution(inputs, self.states_of(state).actor)
+        after = () if is_stateless(self._predict_state_spec) else NetworkStates(actor=actor_state)
+        return PolicyStep(epsilon_greedy_sample(distribution, epsilon_greedy), after, ())
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The probabilities of discrete actions, and the values by each critic, of all actions or of the most likely one."""
+        states = self.states_of(state)
+        distribution, _ = self._distribution(time_step, states.actor)
+        likely = dist_utils.mode_action_distribution(distribution)
+        inputs = self.critic_inputs(time_step.observation, likely)
+        values = critic_values(self._critic_networks, inputs, time_step.step_type, states.critics)
+        return outputs_of(SacInfo(action_distribution=distribution)) | several("q_values", values)
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The distribution of the recorded rows [B, ...] under the current weights, and what the critics see."""
-        info = SacInfo(action_distribution=self._distribution(inputs), observation=inputs.observation)
-        return PolicyStep(inputs.action, (), info)
+        states = self.states_of(state)
+        distribution, actor_state = self._distribution(inputs, states.actor)
+        info = SacInfo(action_distribution=distribution, observation=inputs.observation, state=states)
+        return PolicyStep(inputs.action, self.next_states(inputs, inputs.action, states, actor_state), info)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The losses of critics, actor and temperature, [T, B]; the last row is only looked at."""
@@ -146,7 +184,7 @@ class SacAlgorithm(CriticAlgorithm):
         alpha_loss = self._log_alpha * tf.stop_gradient(entropy - self._target_entropy)
         valid = without_last(tf.cast(tf.not_equal(like, StepType.LAST), tf.float32))
         rows = tf.reshape(valid, [-1]) * (actor_loss + alpha_loss)
-        extra = dict(critic_loss.extra)
+        extra = {**critic_loss.extra, **self.target_mark()}
         extra["actor_loss"] = math_ops.masked_mean(actor_loss, tf.reshape(valid, [-1]))
         extra["entropy"] = math_ops.masked_mean(entropy, tf.reshape(valid, [-1]))
         extra["alpha"] = alpha
@@ -156,33 +194,43 @@ class SacAlgorithm(CriticAlgorithm):
         self, training_info: TrainingInfo, alpha: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
         """(values of the recorded actions, values of the following states, actor loss, entropy), all of T - 1 rows."""
-        info = training_info.info
+        info, states = training_info.info, training_info.info.state
         now, following = flat(without_last(info.observation)), flat(without_first(info.observation))
+        step_type = flat(without_last(training_info.step_type))
+        remembered = flat(without_last(states.critics))
         # One sample a row serves all: the actor's loss and the temperature's where the row is learned from, the target
         # where it is looked at.
         action, log_prob = dist_utils.sample_with_log_probability(info.action_distribution, 2)
         chosen, log_pi = flat(without_last(action)), flat(without_last(log_prob))
-        values = critic_values(self._critic_networks, now, flat(without_last(training_info.action)))
-        target = minimum(critic_values(self._target_networks, following, flat(without_first(action))))
+        recorded = flat(without_last(training_info.action))
+        values = critic_values(self._critic_networks, (now, recorded), step_type, remembered)
+        target = self._target_value(training_info, (following, flat(without_first(action))))
         target -= alpha * flat(without_first(log_prob))
-        q = value_ascent(self._critic_networks, now, chosen, self._dqda_clipping)
+        q = value_ascent(self._critic_networks, now, chosen, self._dqda_clipping, step_type, remembered)
         return values, target, tf.stop_gradient(alpha) * log_pi - q, -log_pi
+
+    def _target_value(self, training_info: TrainingInfo, inputs: Nest) -> tf.Tensor:
+        """The smaller of the target critics' values of `inputs` [(T - 1) * B, ...] at all rows but the first."""
+        step_type, states = training_info.step_type, training_info.info.state.target_critics
+        step_type, states = flat(without_first(step_type)), flat(without_first(states))
+        with learning(False):
+            return minimum(critic_values(self._target_networks, inputs, step_type, states))
 
     def _discrete_parts(
         self, training_info: TrainingInfo, alpha: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
         """As `_continuous_parts`, with exact expectations over actions."""
         info = training_info.info
-        now, following = flat(without_last(info.observation)), flat(without_first(info.observation))
+        observation = self._action_masks.observation(info.observation)
+        now, following = flat(without_last(observation)), flat(without_first(observation))
         log_pi = dist_utils.log_probabilities(info.action_distribution)
         log_pi = tf.reshape(log_pi, [*training_info.step_type.shape[:1], -1, log_pi.shape[-1]])
         log_now, log_following = flat(without_last(log_pi)), flat(without_first(log_pi))
-        all_values = [critic(now, step_type=(), network_state=())[0] for critic in self._critic_networks]
+        step_type, remembered = without_last(training_info.step_type), without_last(info.state.critics)
+        all_values = critic_values(self._critic_networks, now, flat(step_type), flat(remembered))
         taken = tf.reshape(without_last(training_info.action), [-1])
         values = [tf.gather(v, taken, batch_dims=1) for v in all_values]
-        target_values = minimum(
-            [critic(following, step_type=(), network_state=())[0] for critic in self._target_networks]
-        )
+        target_values = self._target_value(training_info, following)
         target = tf.reduce_sum(tf.exp(log_following) * (target_values - alpha * log_following), -1)
         best = tf.stop_gradient(minimum(all_values))
         pi = tf.exp(log_now)

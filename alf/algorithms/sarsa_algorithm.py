@@ -10,6 +10,7 @@ import tensorflow as tf
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.data_structures import Experience, Nest, TrainingInfo, namedtuple
+from alf.utils.common import is_stateless
 
 SarsaInfo = namedtuple("SarsaInfo", ["next_action"], default_value=())
 
@@ -49,6 +50,9 @@ class SarsaAlgorithm(DdpgAlgorithm):
           actor_network: a network whose output is an action within its bounds, or a function that makes it.
           critic_network: one whose input is (observation, action) and whose output a value [B]; copied for the target.
           gamma: multiplies the environment's discount.
+
+        Raises:
+          ValueError: a network is recurrent, or as `DdpgAlgorithm`.
         """
         super().__init__(
             observation_spec,
@@ -68,10 +72,12 @@ class SarsaAlgorithm(DdpgAlgorithm):
             name=name,
             **kwargs,
         )
+        if not is_stateless(self.learning_state_spec):
+            raise ValueError(f"{name} takes feed-forward networks only, and one is recurrent: use DDPG, TD3 or SAC.")
 
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Notes for each row the action of the row that follows."""
-        final = self._action(experience.bootstrap.time_step)
+        final, _ = self._action(experience.bootstrap.time_step)
         following = tf.concat([experience.action[:, 1:], final[:, tf.newaxis]], 1)
         return experience._replace(rollout_info=SarsaInfo(next_action=tf.stop_gradient(following)))
 

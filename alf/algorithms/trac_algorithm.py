@@ -118,6 +118,7 @@ class TracAlgorithm(OffPolicyAlgorithm):
             name=name,
         )
         self._ac_algorithm = ac
+        self._action_masks = ac.action_masks
         self._limits = tf.nest.map_structure(lambda spec: max_distance(spec, action_dist_clip_per_dim), action_spec)
         self._traced = _Traced()
 
@@ -125,6 +126,14 @@ class TracAlgorithm(OffPolicyAlgorithm):
     def learning_state_spec(self) -> Nest:
         """The wrapped algorithm's."""
         return self._ac_algorithm.learning_state_spec
+
+    def state_for_learning(self, state: Nest) -> Nest:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.state_for_learning(state)
+
+    def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.convert_train_state_to_predict_state(state)
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """The wrapped algorithm's."""
@@ -187,9 +196,13 @@ class TracAlgorithm(OffPolicyAlgorithm):
         info = training_info.info
         length = training_info.step_type.shape[0]
         flat = lambda nest: tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), nest)  # noqa: E731
+        observation = flat(info.observation)
         output, _ = self._ac_algorithm._actor_network(
-            flat(info.observation), step_type=flat(training_info.step_type), network_state=flat(info.state)
+            self._action_masks.observation(observation),
+            step_type=flat(training_info.step_type),
+            network_state=flat(info.state),
         )
+        output = self._action_masks.distribution(output, observation)
         spec = nest_utils.extract_spec(output)
         params = tf.nest.map_structure(
             lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]), nest_utils.distributions_to_params(output)

@@ -47,11 +47,13 @@ def make_environment(seed: int | None, pictures: bool = False, batch_size: int =
         arguments["vectorization"] = "auto"
     try:
         with command_line.told_as_usage():
-            return create_environment(**arguments)
+            env = create_environment(**arguments)
     except UsageError as e:
         if not pictures:
             raise
         raise UsageError(f"--record_file: the environment cannot be made with pictures. {e}") from e
+    env.enter_phase("test")
+    return env
 
 
 def make_algorithm(root_dir: str, env: Any) -> Any:
@@ -93,6 +95,7 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
     if path is None:
         place = checkpointer.directory if which == "latest" else which
         raise UsageError(f"There is no checkpoint in {place}: train first, with the same --root_dir.")
+    algorithm.after_restore()
     name = os.path.basename(path)
     return Restored(path, name, int(name.rpartition("-")[2]))
 

@@ -201,11 +201,13 @@ class AsyncOffPolicyDriver(Driver):
         variables, steppers = self._store.variables, self._steppers
         call_spec = inline_call_spec(variables) if inline else queue_call_spec()
         policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
+        if at_random:
+            policy = random_policy(policy, self._algorithm.action_spec, self._algorithm.allowed_actions)
         unroller = Unroller(
             self._algorithm,
             self._batch_size,
             self._unroll_length,
-            random_policy(policy, self._algorithm.action_spec) if at_random else policy,
+            policy,
             call_spec,
             lambda thread, *action: steppers[int(thread)](*action),
             sequential if inline else parallel,

@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
+import tensorflow as tf
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver, batched, check_env, restarts
 from alf.drivers.collector import Collector, driver_seeds
-from alf.drivers.policy_store import PolicyStore
+from alf.drivers.policy_store import PolicyStore, Snapshot
 from alf.drivers.queues import check_sizes
 from alf.drivers.random_policy import random_policy
+from alf.drivers.teaching import Teacher, TeacherFn
 from alf.drivers.threads import feed
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy
 from alf.metrics.time_shares import Timings
@@ -39,6 +41,7 @@ class SyncOffPolicyDriver(Driver):
         *,
         random_seed: int | None = None,
         stepping: str = "auto",
+        teacher: TeacherFn | None = None,
     ) -> None:
         """Checks everything; the environment is first touched by `run`.
 
@@ -52,6 +55,8 @@ class SyncOffPolicyDriver(Driver):
           metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
           random_seed: seeds action sampling and shuffling; None draws one.
           stepping: as in AsyncOffPolicyDriver.
+          teacher: called at every step, as `f(transformed time step [B, ...], the policy's action [B, ...])`, numpy arrays;
+            the action that it gives is played and recorded, with the policy's own distribution.
 
         Raises:
           ValueError: sizes or specs that do not fit.
@@ -69,6 +74,7 @@ class SyncOffPolicyDriver(Driver):
         seed = driver_seeds(random_seed, algorithm)
         self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping)
         self._stepping = stepping
+        self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)
         self._unrollers: dict[bool, Unroller] = {}
         self._position: tuple[ActionTimeStep, Nest] | None = None
         self._steps = 0
@@ -120,12 +126,21 @@ class SyncOffPolicyDriver(Driver):
         if at_random not in self._unrollers:
             self._unrollers[at_random] = self._trace(at_random)
         snapshot = self._store.publish(int(self._algorithm.iterations))
-        segment = self._collector.collect(self._unrollers[at_random], snapshot)
+        segment = self._collect_segment(self._unrollers[at_random], snapshot)
         feed(self._metrics, self._observers, segment)
         bootstrap = segment.experience.bootstrap
         self._position = (bootstrap.time_step, bootstrap.state)
         self._steps += self._unroll_length * self._batch_size
         return segment
+
+    def _collect_segment(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
+        try:
+            return self._collector.collect(unroller, snapshot)
+        except tf.errors.OpError:
+            # What a teacher raised inside the graph comes out as an error of TensorFlow.
+            if self._teacher is not None and self._teacher.failure is not None:
+                raise self._teacher.failure from None
+            raise
 
     def _observe(self, segments: list[Segment]) -> None:
         self._algorithm.observe(stack_segments([segment.experience for segment in segments]))
@@ -136,11 +151,15 @@ class SyncOffPolicyDriver(Driver):
         steppers = self._steppers
         steppers[:] = [self._collector.step_flat]
         policy = inline_policy(self._algorithm, variables)
+        if at_random:
+            policy = random_policy(policy, self._algorithm.action_spec, self._algorithm.allowed_actions)
+        elif self._teacher is not None:
+            policy = self._teacher.policy(policy)
         unroller = Unroller(
             self._algorithm,
             self._batch_size,
             self._unroll_length,
-            random_policy(policy, self._algorithm.action_spec) if at_random else policy,
+            policy,
             inline_call_spec(variables),
             lambda thread, *action: steppers[int(thread)](*action),
         )
@@ -151,7 +170,8 @@ class SyncOffPolicyDriver(Driver):
     def adopt(self, previous: Driver) -> None:
         """See `Driver.adopt`; what the other driver has traced is used again."""
         super().adopt(previous)
-        if isinstance(previous, SyncOffPolicyDriver) and previous._unrollers:
+        taught = self._teacher is not None
+        if isinstance(previous, SyncOffPolicyDriver) and previous._unrollers and not (taught or previous._teacher):
             self._unrollers, self._steppers = previous._unrollers, previous._steppers
             self._steppers[:] = [self._collector.step_flat]
             self._steps = previous._steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from alf.data_structures import Nest
 
 @gin.configurable
 class CriticNetwork(network.Network):
-    """Q(observation, action): encoded observations and actions, joined; observations may be nests.
+    """Q(observation, action): encoded observations and actions, joined; both may be nests.
 
     TF-Agents has one of this name without preprocessing layers; a gin file that uses both writes
     `alf.networks.critic_network.CriticNetwork` for this one.
@@ -39,7 +40,7 @@ class CriticNetwork(network.Network):
         """Creates the network.
 
         Args:
-          input_tensor_spec: specs of an observation, which may be a nest, and of an action.
+          input_tensor_spec: specs of an observation and of an action; both may be nests. The parts of an action are joined.
           observation_preprocessing_layers: nest of layers, one for each leaf of the observation.
           observation_preprocessing_combiner: layer that makes one tensor of them.
           observation_conv_layer_params: (filters, kernel size, stride) of each convolution.
@@ -52,15 +53,10 @@ class CriticNetwork(network.Network):
           activation_fn: of every layer but the last.
           kernel_initializer: of the observation's layers; Glorot's uniform one by default.
           name: name of the network.
-
-        Raises:
-          ValueError: there is more than one action.
         """
         super().__init__(input_tensor_spec=input_tensor_spec, state_spec=(), name=name)
         observation_spec, action_spec = input_tensor_spec
-        if len(tf.nest.flatten(action_spec)) != 1:
-            raise ValueError(f"A critic takes a single action, got {action_spec}: join its parts before.")
-        self._action_shape = tf.nest.flatten(action_spec)[0].shape
+        self._action_shapes = [tuple(spec.shape) for spec in tf.nest.flatten(action_spec)]
         scaling = tf.keras.initializers.VarianceScaling(1.0 / 3.0, "fan_in", "uniform")
         self._observation_encoder = encoding_network.EncodingNetwork(
             observation_spec,
@@ -96,10 +92,14 @@ class CriticNetwork(network.Network):
           float32 [...], and the network state.
         """
         observation, action = inputs
-        action = tf.cast(tf.nest.flatten(action)[0], tf.float32)
-        squash = utils.BatchSquash(action.shape.rank - self._action_shape.rank)
+        parts = [tf.cast(part, tf.float32) for part in tf.nest.flatten(action)]
+        squash = utils.BatchSquash(parts[0].shape.rank - len(self._action_shapes[0]))
         encoded, _ = self._observation_encoder(observation, step_type=(), network_state=(), training=training)
-        action = tf.reshape(squash.flatten(action), [-1, self._action_shape.num_elements()])
+        rows = [
+            tf.reshape(squash.flatten(part), [-1, math.prod(shape)])
+            for part, shape in zip(parts, self._action_shapes, strict=True)
+        ]
+        action = rows[0] if len(rows) == 1 else tf.concat(rows, -1)
         for layer in self._action_layers:
             action = layer(action, training=training)
         joint = tf.concat([squash.flatten(encoded), action], -1)

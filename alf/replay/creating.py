@@ -11,6 +11,7 @@ from alf.replay.experience_replayer import (
     ExperienceReplayer,
     OnetimeExperienceReplayer,
 )
+from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
 
@@ -18,7 +19,7 @@ _ONE_TIME: dict[str, Callable[[], ExperienceReplayer]] = {
     "one_time": OnetimeExperienceReplayer,
     "cycle_one_time": CyclicOneTimeExperienceReplayer,
 }
-_SAMPLING: dict[str, Any] = {"uniform": UniformReplay, "prioritized": PrioritizedReplay}
+_SAMPLING: dict[str, Any] = {"uniform": UniformReplay, "prioritized": PrioritizedReplay, "hindsight": HindsightReplay}
 
 
 def check_name(name: str) -> None:
@@ -32,7 +33,7 @@ def create_replayer(name: str, experience_spec: Callable[[], Experience], num_st
     """The replayer called `name`.
 
     Args:
-      name: "one_time", "cycle_one_time", "uniform" or "prioritized".
+      name: "one_time", "cycle_one_time", "uniform", "prioritized" or "hindsight".
       experience_spec: gives the specs of one recorded step, to those that store steps.
       num_streams: single environments in total.
 

@@ -58,6 +58,8 @@ class ReplayBuffer:
         self.index = StreamIndex(num_environments, max_length, frame_stack - 1)
         with tf.device("/cpu:0"):
             self._storage = [_ring(num_environments * max_length, s) for s in self._frames.stored_specs()]
+        # Which rows hold the end of an episode.
+        self._ends = np.zeros(num_environments * max_length, bool)
         # What writes a batch, by its leading axes: a run has few of them.
         self._writers: dict[tuple[int, ...], Any] = {}
         # What must come next in each stream, flat leaves [E, ...]: the last bootstrap, where there was one.
@@ -70,6 +72,11 @@ class ReplayBuffer:
     def stored_specs(self) -> list[tf.TensorSpec]:
         """Specs of the leaves of one step as they are stored, flat."""
         return self._frames.stored_specs()
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes whose end is held, of all streams."""
+        return int(np.count_nonzero(self._ends))
 
     @property
     def total_steps(self) -> int:
@@ -110,6 +117,7 @@ class ReplayBuffer:
         streams = np.broadcast_to(ids[:, np.newaxis], steps.shape)
         rows = self.index.rows(streams, steps)
         alive = steps >= self.index.oldest[streams]
+        self._ends[rows[alive]] = (np.asarray(exp.step_type) == StepType.LAST)[alive]
         exp = exp._replace(bootstrap=())
         self._frames.check(exp)
         if alive.all():
@@ -168,6 +176,7 @@ class ReplayBuffer:
 
     def write_rows(self, rows: np.ndarray, values: list[np.ndarray]) -> None:
         """Puts flat leaves [n, ...] into rows [n]; the index is not changed."""
+        self._ends[rows] = values[0] == StepType.LAST
         for variable, x in zip(self._storage, values, strict=True):
             variable.scatter_update(tf.IndexedSlices(tf.constant(x), tf.constant(rows)))
 
@@ -178,6 +187,7 @@ class ReplayBuffer:
 
     def clear(self) -> None:
         """Forgets all steps."""
+        self._ends[:] = False
         self.index.clear()
         self.end_streams()
 
@@ -211,6 +221,10 @@ class ReplayBuffer:
                 for x, stack in zip(leaves, self._frames.stacked, strict=True)
             ]
         return tf.nest.pack_sequence_as(self._spec, leaves)
+
+    def step_types(self, streams: tf.Tensor, first: tf.Tensor, length: int) -> tf.Tensor:
+        """int32 [b, L]: the step types alone of `sequences`, whose arguments these are; rows not written are arbitrary."""
+        return _read(self._storage[0], self._rows(streams, first, length))
 
     def _rows(self, streams: tf.Tensor, first: tf.Tensor, length: int) -> tf.Tensor:
         steps = first[:, tf.newaxis] + tf.range(length, dtype=tf.int64)

@@ -54,6 +54,11 @@ class UniformReplay(ExperienceReplayer):
         """Steps held, of all streams."""
         return self.buffer.total_steps
 
+    @property
+    def num_episodes(self) -> int:
+        """Episodes whose end is held, of all streams."""
+        return self.buffer.num_episodes
+
     def observe(self, exp: Experience) -> None:
         """Stores experience [Q, T, B, ...] with bootstrap [Q, B, ...], or single steps [B, ...]."""
         self.buffer.add(exp)

@@ -25,6 +25,7 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         debug_summaries=config.debug_summaries,
     )
     algorithm.use_rollout_state = config.use_rollout_state
+    algorithm.burn_in_length = config.burn_in_length
     algorithm.set_summary_settings(
         summarize_grads_and_vars=config.summarize_grads_and_vars,
         summarize_action_distributions=config.summarize_action_distributions,

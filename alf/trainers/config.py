@@ -67,6 +67,7 @@ class TrainerConfig:
         checkpoint_replay: bool = False,
         checkpoint_replay_max_to_keep: int | None = 1,
         samples_per_insert: float | None = None,
+        burn_in_length: int = 0,
         export_saved_model: bool = True,
         export_onnx: bool = False,
     ) -> None:
@@ -137,6 +138,8 @@ class TrainerConfig:
           samples_per_insert: how often each collected step is to be sampled on average: an iteration makes as many updates
             as keep to this, and collects until one is due. Takes the place of `num_updates_per_train_step`, for training
             on samples.
+          burn_in_length: steps at the beginning of each sampled sequence, of the `mini_batch_length`, that only bring
+            recurrent networks into their state and are not trained on.
           export_saved_model: write with every checkpoint a TensorFlow SavedModel of the policy, which runs without alf.
           export_onnx: write an ONNX model beside it, which needs the extra `onnx` and takes seconds a checkpoint.
 
@@ -209,6 +212,10 @@ class TrainerConfig:
             raise ValueError(
                 f"TrainerConfig.samples_per_insert={rate} must be above 0, and is for whole_replay_buffer_training=False."
             )
+        if values["burn_in_length"] and values["whole_replay_buffer_training"]:
+            raise ValueError(
+                f"TrainerConfig.burn_in_length={values['burn_in_length']} is for whole_replay_buffer_training=False."
+            )
         if not 0.0 <= values["epsilon_greedy"] <= 1.0:
             raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
 
@@ -255,4 +262,5 @@ _LEAST = {
     "mini_batch_length": 1,
     "mini_batch_size": 1,
     "num_envs": 1,
+    "burn_in_length": 0,
 }

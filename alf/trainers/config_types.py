@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text"}
+from alf.utils.value_kinds import SCALARS, is_scalar
+
+_KINDS = {kind.__name__: kind for kind in SCALARS}
 
 
 def checked(owner: str, values: Mapping[str, Any], annotations: Mapping[str, str]) -> dict[str, Any]:
@@ -28,15 +29,6 @@ def _checked(name: str, value: Any, annotation: str) -> Any:
     kind, _, rest = annotation.partition(" | ")
     if kind not in _KINDS or rest not in ("", "None") or (value is None and rest):
         return value
-    if kind == "int" and isinstance(value, float) and value.is_integer():
-        return int(value)
-    truth = isinstance(value, bool)
-    sound = {
-        "int": isinstance(value, numbers.Integral) and not truth,
-        "float": isinstance(value, numbers.Real) and not truth,
-        "bool": truth or (isinstance(value, numbers.Integral) and value in (0, 1)),
-        "str": isinstance(value, str),
-    }
-    if not sound[kind]:
-        raise ValueError(f"{name}={value!r} must be {_KINDS[kind]}{' or None' if rest else ''}.")
-    return value
+    if not is_scalar(value, _KINDS[kind]):
+        raise ValueError(f"{name}={value!r} must be {SCALARS[_KINDS[kind]]}{' or None' if rest else ''}.")
+    return int(value) if kind == "int" and isinstance(value, float) else value

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
+import gin
 import tensorflow as tf
 from absl import logging
 
@@ -47,11 +49,30 @@ class History(tf.train.experimental.PythonState):
             self._kept.append(Evaluation(*row)._replace(returns=tuple(row[Evaluation._fields.index("returns")])))
 
 
+# Between two looks at an evaluation that is waited for.
+_POLL_SECS = 0.2
+
+
+@gin.configurable(module="alf")
 class EvaluationBeside:
     """One evaluation at a time in a thread of its own, by the weights of the moment when it began."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, stall_timeout_secs: float = 600.0) -> None:
+        """Creates it; nothing runs yet.
+
+        Args:
+          evaluator: plays; nobody else may use it while an evaluation runs.
+          stall_timeout_secs: one that is waited for, and has not come on by a single step of its environment for so long,
+            ends the run; how long it takes as a whole has no limit.
+
+        Raises:
+          ValueError: the timeout is not above 0.
+        """
+        if not stall_timeout_secs > 0:
+            raise ValueError(f"EvaluationBeside.stall_timeout_secs={stall_timeout_secs} must be above 0.")
         self._evaluator = evaluator
+        self._stall_timeout_secs = stall_timeout_secs
+        self._step, self._asked = 0, 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._result: Evaluation | None = None
@@ -67,10 +88,16 @@ class EvaluationBeside:
         if self._thread is not None:
             return False
         self._evaluator.freeze()
+        self._step = step
+
+        def should_stop() -> bool:
+            # Asked at each step: what tells a long evaluation from one that hangs.
+            self._asked += 1
+            return self._stop.is_set()
 
         def play() -> None:
             try:
-                self._result = self._evaluator.play(count, step, max_episode_steps, self._stop.is_set)
+                self._result = self._evaluator.play(count, step, max_episode_steps, should_stop)
             except BaseException as e:  # whatever it is, the trainer has to hear of it
                 self._error = e
 
@@ -78,25 +105,45 @@ class EvaluationBeside:
         self._thread.start()
         return True
 
-    def take(self, wait: bool = False) -> Evaluation | None:
+    def take(self, wait: bool = False, give_up: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """The result of an evaluation that has finished, once; None while there is none.
 
         Args:
           wait: for the one that is running.
+          give_up: asked while waiting; once it is true, the evaluation is left running and there is no result.
 
         Raises:
+          TimeoutError: the evaluation that is waited for hangs.
           Exception: what ended the evaluation, with its own traceback.
         """
         thread = self._thread
         if thread is None or (thread.is_alive() and not wait):
             return None
-        thread.join()
+        self._wait_for(thread, give_up)
+        if thread.is_alive():
+            return None
         self._thread = None
         result, error = self._result, self._error
         self._result = self._error = None
         if error is not None:
             raise error
         return result
+
+    def _wait_for(self, thread: threading.Thread, give_up: Callable[[], bool]) -> None:
+        asked, since = self._asked, time.monotonic()
+        while True:
+            thread.join(_POLL_SECS)
+            if not thread.is_alive() or give_up():
+                return
+            if self._asked != asked:
+                asked, since = self._asked, time.monotonic()
+            stood = time.monotonic() - since
+            if stood > self._stall_timeout_secs:
+                raise TimeoutError(
+                    f"The evaluation of step {self._step} has made no step of its environment for {stood:.0f} s "
+                    f"(EvaluationBeside.stall_timeout_secs={self._stall_timeout_secs:g}): its environment hangs, or needs a "
+                    "longer limit; create_environment.step_timeout_secs has an environment that hangs made anew."
+                )
 
     def stop(self, timeout_secs: float = 10.0) -> None:
         """Ends what is running, without a result; its environment may be closed then."""
@@ -139,7 +186,9 @@ class Evaluations:
     def play(
         self, count: Count, step: int, max_episode_steps: int, should_stop: Callable[[], bool]
     ) -> Evaluation | None:
-        """Evaluates the present weights; see `Evaluator.play`. Nothing may be running beside."""
+        """Evaluates the present weights; see `Evaluator.play`. None where one that was given up goes on beside."""
+        if self._beside is not None and self._beside.running:
+            return None
         evaluator = self.prepare()
         self._refresh(evaluator, step)
         if self._beside is not None:
@@ -154,9 +203,9 @@ class Evaluations:
             self._refresh(self.prepare(), step)
         return self._beside.start(count, step, max_episode_steps)
 
-    def take_beside(self, wait: bool) -> Evaluation | None:
+    def take_beside(self, wait: bool, give_up: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """See `EvaluationBeside.take`."""
-        return None if self._beside is None else self._beside.take(wait)
+        return None if self._beside is None else self._beside.take(wait, give_up)
 
     def record(self, result: Evaluation, iteration: int, beside: bool) -> bool:
         """Writes and logs a result and adds it to the history; returns whether it is the best so far."""

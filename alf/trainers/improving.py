@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -114,6 +115,10 @@ class Improver(abc.ABC):
         raise ValueError(f"{type(self).__name__} cannot train without acting: it defines no _learn_only.")
 
     @abc.abstractmethod
+    def _phase_changed(self) -> None:
+        """Called whenever `phase` may be another than before."""
+
+    @abc.abstractmethod
     def _after_iteration(self) -> None:
         """Reports, evaluates and saves what is due."""
 
@@ -149,9 +154,15 @@ class Improver(abc.ABC):
         """What the calling thread is at."""
         return self._phases.current
 
-    def phase_context(self, phase: Phase) -> contextlib.AbstractContextManager[None]:
-        """The calling thread counts as being in `phase` until the block ends."""
-        return self._phases.phase_context(phase)
+    @contextlib.contextmanager
+    def phase_context(self, phase: Phase) -> Iterator[None]:
+        """The calling thread counts as being in `phase` until the block ends; environments of training are told."""
+        try:
+            with self._phases.phase_context(phase):
+                self._phase_changed()
+                yield
+        finally:
+            self._phase_changed()
 
     @property
     def schedule(self) -> Schedule:
@@ -466,7 +477,7 @@ class Improver(abc.ABC):
             )
 
     def _take_beside(self, wait: bool = False) -> None:
-        result = self._evaluations.take_beside(wait)
+        result = self._evaluations.take_beside(wait, lambda: self._signals.requested is not None)
         if result is not None:
             self._record(result, beside=True)
             if result.episodes:

@@ -12,6 +12,7 @@ from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.base import Driver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.replay.experience_replayer import ExperienceReplayer
 from alf.replay.uniform_replay import UniformReplay
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
@@ -35,12 +36,17 @@ class OffPolicyTrainer(Trainer):
         """Calls `collect` once, and again until there is enough to learn from; returns the steps.
 
         At the start of a run that is `initial_collect_steps`, and with a replayer of samples that they make a minibatch.
+
+        Raises:
+          ValueError: the memory never holds a minibatch.
         """
         begins = self._counters.iterations == 0 if self._config.exact_resume else self._iterations_here == 0
         steps = fresh = collect()
+        filling = _Filling(self.algorithm.exp_replayer, self._config)
         while (begins and self._missing(steps)) or not self._can_sample():
             fresh = collect()
             steps += fresh
+            filling.check(fresh)
         # What there had to be before the first update is not made up for by a burst of updates.
         while not self._updates_due(steps - fresh, steps):
             more = collect()
@@ -57,7 +63,7 @@ class OffPolicyTrainer(Trainer):
         config = self._config
         if config.samples_per_insert is None:
             return config.num_updates_per_train_step
-        trained = (config.mini_batch_size or 1) * max((config.mini_batch_length or 1) - 1, 1)
+        trained = (config.mini_batch_size or 1) * max((config.mini_batch_length or 1) - 1 - config.burn_in_length, 1)
         updates_per_step, before = config.samples_per_insert / trained, self._counters.env_steps
         return math.floor((before + end) * updates_per_step) - math.floor((before + begin) * updates_per_step)
 
@@ -72,7 +78,7 @@ class OffPolicyTrainer(Trainer):
         config, replayer = self._config, self.algorithm.exp_replayer
         if config.whole_replay_buffer_training or not isinstance(replayer, UniformReplay):
             return True
-        size, length = config.mini_batch_size or 1, config.mini_batch_length or 1
+        size, length = _sizes(config)
         if replayer.capacity(length) < size:
             # No waiting helps: says what is wrong.
             replayer.check(size, length)
@@ -91,6 +97,41 @@ class OffPolicyTrainer(Trainer):
             clear_replay_buffer=config.clear_replay_buffer,
             update_counter_every_mini_batch=config.update_counter_every_mini_batch,
         )
+
+
+def _sizes(config: TrainerConfig) -> tuple[int, int]:
+    """Sequences of a minibatch, and their steps."""
+    return config.mini_batch_size or 1, config.mini_batch_length or 1
+
+
+class _Filling:
+    """Ends a collecting that brings a replay memory no nearer to a minibatch."""
+
+    def __init__(self, replayer: ExperienceReplayer | None, config: TrainerConfig) -> None:
+        self._size, self._length = _sizes(config)
+        samples = not config.whole_replay_buffer_training and isinstance(replayer, UniformReplay)
+        self._replayer = replayer if samples else None
+        self._most, self._since = self._held(), 0
+
+    def _held(self) -> int:
+        return self._replayer.num_sequences(self._length) if isinstance(self._replayer, UniformReplay) else 0
+
+    def check(self, steps: int) -> None:
+        """Takes in that `steps` more were collected; raises ValueError when twice the memory's size was in vain."""
+        replayer, held = self._replayer, self._held()
+        self._since = 0 if held > self._most else self._since + steps
+        self._most = max(held, self._most)
+        if not isinstance(replayer, UniformReplay) or self._most >= self._size:
+            return
+        memory = replayer.batch_size * replayer.buffer.max_length
+        if self._since > 2 * memory:
+            raise ValueError(
+                f"The replay memory never holds mini_batch_size={self._size} sequences of mini_batch_length="
+                f"{self._length} steps: it came to {self._most}, and {self._since} more steps, over twice the {memory} that "
+                "it keeps, brought none, since its streams have gaps (as where AsyncOffPolicyDriver.max_policy_lag drops "
+                "segments). Raise unroll_length, max_policy_lag or ReplayBuffer.max_length, or lower mini_batch_length or "
+                "mini_batch_size."
+            )
 
 
 @gin.configurable("sync_off_policy_trainer", module="alf")

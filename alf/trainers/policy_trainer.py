@@ -66,6 +66,7 @@ class Trainer(Improver):
         self._saver = Saver(self._root_dir, config, self._counters)
         self._algorithm: OffPolicyAlgorithm | None = None
         self._driver: Driver | None = None
+        self._envs: list[BatchedEnvironment] = []
         # How to end what has been built so far, in this order.
         self._closers: list[Callable[[], None]] = []
         # The same of the present driver and its environments.
@@ -194,11 +195,13 @@ class Trainer(Improver):
             seeds.run,
             f"until {self.schedule.goal() or 'a stop condition holds'}",
             self.share_done,
+            envs[0].frames_per_step,
         )
         self._closers.append(self._report.close)
         self._num_rows = sum(env.batch_size for env in envs)
         self._train_batch_size = envs[0].batch_size
         self._algorithm.add_experience_observer(self._episodes)
+        self._report.follow_goals()
         self._evaluation_seeds = seeds.evaluation
         self._closers.insert(0, self._evaluations.close)
         if self.schedule.period is not None:
@@ -213,6 +216,8 @@ class Trainer(Improver):
             env = self._create_environment(random_seed=child)
             envs.append(env)
             self._stream_closers.append(env.close)
+            env.before_building()
+        self._envs = envs
         return envs
 
     def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
@@ -230,7 +235,16 @@ class Trainer(Improver):
                     "AsyncOffPolicyDriver.mode = 'lockstep' or 'sync', or use @sync_off_policy_trainer."
                 )
             run_seeds.reseed_process(self._seeds.init, self._counters.iterations)
+        for env in envs:
+            env.after_building()
+        self._phase_changed()
         return driver
+
+    def _phase_changed(self) -> None:
+        """Tells the environments of training, which stand still, or run ahead, while others are evaluated in."""
+        phase = self.phase
+        for env in self._envs if phase is not Phase.TEST else ():
+            env.enter_phase(phase.value)
 
     def _begin_new_streams(self) -> None:
         """Ends all episodes and makes environments and driver anew, as a run resumed at this iteration does."""
@@ -257,7 +271,8 @@ class Trainer(Improver):
         env_seed, acting_seed = self._evaluation_seeds.spawn(2)
         env = self._create_evaluation_environment(env_seed)
         try:
-            return Evaluator(
+            env.before_building()
+            evaluator = Evaluator(
                 env,
                 self.algorithm,
                 config.epsilon_greedy,
@@ -265,9 +280,11 @@ class Trainer(Improver):
                 os.path.join(self._root_dir, EVAL_DIR),
                 config.reward_success_threshold,
             )
+            env.after_building()
         except BaseException:
             env.close()
             raise
+        return evaluator
 
     def _create_evaluation_environment(self, seed: np.random.SeedSequence) -> BatchedEnvironment:
         """Plays some episodes side by side, since a step of a batch costs little more than one of a single row."""
@@ -275,8 +292,11 @@ class Trainer(Improver):
         episodes = int(count.value) if isinstance(count, EnvironmentEpisodes) else 1
         rows = min(episodes, self._train_batch_size, _MAX_EVALUATION_ROWS)
         if rows <= 1:
-            return self._create_environment(nonparallel=True, random_seed=seed)
-        return create_environment(num_parallel_environments=rows, seed=seed)
+            env = self._create_environment(nonparallel=True, random_seed=seed)
+        else:
+            env = create_environment(num_parallel_environments=rows, seed=seed)
+        env.enter_phase(Phase.TEST.value)
+        return env
 
     def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
         if not self._config.exact_resume:
@@ -284,7 +304,9 @@ class Trainer(Improver):
         # An evaluation follows from the seed and its step alone, so that it is the same after a resume.
         env_seed, acting_seed = run_seeds.at_iteration(self._evaluation_seeds, step + 1).spawn(2)
         env = self._create_evaluation_environment(env_seed)
+        env.before_building()
         evaluator.restart(env, run_seeds.integer(acting_seed))
+        env.after_building()
 
     # ---- iterating ----
 
@@ -385,6 +407,7 @@ class Trainer(Improver):
 
     def _close_streams(self) -> None:
         closers, self._stream_closers = self._stream_closers, []
+        self._envs = []
         _run_all(closers)
 
 

@@ -13,8 +13,10 @@ import numpy as np
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.data_structures import Experience
 from alf.drivers.base import Driver
 from alf.metrics.event_files import cut_events
+from alf.metrics.goal_distance import goal_distance, has_goal
 from alf.metrics.histogram import Histogram
 from alf.metrics.metrics import EnvironmentSteps
 from alf.metrics.reporter import StatsReporter
@@ -29,7 +31,6 @@ from alf.trainers.progress import Progress, State
 from alf.trainers.report import write_report
 from alf.trainers.run_facts import keep_earlier
 from alf.utils import gin_utils
-from alf.utils.common import get_env
 
 CONFIG_FILE = "configured.gin"
 TRAIN_DIR = "train"
@@ -81,6 +82,7 @@ class RunReport:
         random_seed: int,
         goal: str = "",
         share_done: Callable[[], float | None] = lambda: None,
+        frames_per_step: int = 1,
     ) -> None:
         """Creates the report; files appear when there is something to write.
 
@@ -93,9 +95,11 @@ class RunReport:
           random_seed: of the run, noted in the configuration.
           goal: what ends the run, for the display.
           share_done: how much of the run is done, in [0, 1]; None where that cannot be told.
+          frames_per_step: of the environments; where a step takes several, the steps are told in frames too.
         """
         self._root_dir = root_dir
         self._share_done = share_done
+        self._frames_per_step = frames_per_step
         self._strict = config.strict
         self._counters = counters
         self._algorithm = algorithm
@@ -143,6 +147,17 @@ class RunReport:
         self._driver = driver
         self._lags = None
         self._observe(driver)
+
+    def follow_goals(self) -> None:
+        """Reports the distance from the goal, `Goal/distance`, where observations tell one; see `has_goal`."""
+        if not has_goal(self._algorithm.transformed_time_step_spec.observation):
+            return
+        signal = self._reporter.register_signal("Goal/distance")
+
+        def observe(exp: Experience) -> None:
+            signal.add(goal_distance(exp.observation, exp.step_type.shape.rank))
+
+        self._algorithm.add_experience_observer(observe)
 
     def start(self) -> None:
         """Begins the display, and goes on in the files of the run where it resumes."""
@@ -215,15 +230,17 @@ class RunReport:
 
     def _add_frames(self) -> None:
         """The environment steps in frames, for games of which a step takes several."""
-        per_step = get_env().frames_per_step
+        per_step = self._frames_per_step
         if per_step > 1:
             steps = next(m for m in self._driver.get_metrics() if isinstance(m, EnvironmentSteps))
             self._reporter.add("Metrics/EnvironmentFrames", per_step * int(steps.result()), Aggregation.MOST_RECENT)
 
     def _replay(self) -> dict[str, int]:
-        """How many steps there are to learn from; empty where nothing is kept from iteration to iteration."""
+        """How many steps and ends of episodes there are to learn from; empty where nothing is kept between iterations."""
         replayer = self._algorithm.exp_replayer
-        return {"replay_transitions": replayer.total_steps} if isinstance(replayer, UniformReplay) else {}
+        if not isinstance(replayer, UniformReplay):
+            return {}
+        return {"replay_transitions": replayer.total_steps, "replay_episodes": replayer.num_episodes}
 
     def _tell_episodes(self) -> None:
         """Tells the episode log where the run stands, and the signals what was learned."""

@@ -105,6 +105,8 @@ class Saver:
             run_facts.warn_of_other_versions(self.checkpointer.index.run)
         elif config.initialize_from:
             load_weights(algorithm, config.initialize_from)
+        if path is not None or config.initialize_from:
+            algorithm.after_restore()
         self.path = path
         self._saved_steps = counters.env_steps
         self._saved_secs = time.monotonic()

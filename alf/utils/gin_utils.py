@@ -16,6 +16,9 @@ from typing import Any
 
 import gin
 
+from alf.utils.gin_types import wrong_bindings
+from alf.utils.removed_names import what_instead
+
 _REPOSITORY_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # gin opens files under this mark by `_read_marked`, which resolves what they include.
 _MARK = "alf-gin:"
@@ -23,6 +26,7 @@ _MARK = "alf-gin:"
 _OPEN: list[Path] = []
 _INCLUDE = re.compile(r"^(\s*include\s+)(['\"])(.+?)\2", re.MULTILINE)
 _UNKNOWN = re.compile(r"No configurable matching(?: reference)? '@?([^'()]+)(?:\(\))?'")
+_NO_MODULE = re.compile(r"No module named '([^']+)'")
 _NO_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't (?:have a parameter named|include kwarg) '([^']+)'")
 
 
@@ -69,7 +73,8 @@ def parse_gin(gin_files: Sequence[str] = (), bindings: Sequence[str] = (), final
       finalize: check references and lock the configuration.
 
     Raises:
-      GinConfigError: a file is missing, or a configurable or a parameter is unknown; the nearest name is given.
+      GinConfigError: a file is missing, or a configurable or a parameter is unknown; the nearest name is given. With
+        `finalize` also: a value is of another kind than the annotation of its parameter.
     """
     _register_reader()
     for path in [find_gin_file(f) for f in gin_files]:
@@ -81,6 +86,7 @@ def parse_gin(gin_files: Sequence[str] = (), bindings: Sequence[str] = (), final
     if finalize:
         with _readable_errors("the configuration"):
             gin.finalize()
+        _check_kinds()
 
 
 def unused_bindings() -> list[str]:
@@ -140,6 +146,12 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
     by_lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None
+
+
+def _check_kinds() -> None:
+    """Raises GinConfigError for a value that would fail wherever it is used, which may be in the midst of training."""
+    for scope, selector, parameter, value, told in wrong_bindings():
+        raise GinConfigError(f"{binding_name(scope, selector, parameter)}={value!r} must be {told}.")
 
 
 # ---- files ----
@@ -218,6 +230,8 @@ def _parameters(configurable: Any) -> list[str]:
 
 def _hint(message: str) -> str:
     registry = gin.config._REGISTRY
+    if match := _NO_MODULE.search(message):
+        return f" {what_instead(match[1]) or ''}".rstrip()
     if match := _NO_PARAMETER.search(message):
         try:
             configurable = registry.get_match(match[1])
@@ -226,6 +240,8 @@ def _hint(message: str) -> str:
         return _did_you_mean(match[2], _parameters(configurable), "It takes")
     if match := _UNKNOWN.search(message):
         name = match[1].rpartition("/")[2]
+        if instead := what_instead(name):
+            return f" {instead}"
         short = {".".join(s.split(".")[-(name.count(".") + 1) :]) for s, _ in registry.items()}
         found = nearest(name, sorted(short))
         hint = f" Did you mean {found!r}?" if found else ""
@@ -233,6 +249,13 @@ def _hint(message: str) -> str:
             hint + " A name of your own is known once its module is imported: put `import your_module` in the gin file."
         )
     return ""
+
+
+def _with_hint(message: str) -> str:
+    """The message with what to do about it, before gin's lines on where it happened."""
+    hint = _hint(message)
+    first, newline, where = message.partition("\n")
+    return f"{first.rstrip('.')}.{hint}{newline}{where}" if hint else message
 
 
 @contextlib.contextmanager
@@ -245,4 +268,4 @@ def _readable_errors(source: str) -> Iterator[None]:
         raise GinConfigError(f"A bracket or a string in {source} is opened and never closed: {e.args[0]}.") from e
     except (ValueError, LookupError, SyntaxError, RuntimeError, ImportError, OSError, AttributeError, TypeError) as e:
         message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
-        raise GinConfigError(f"{message.strip() or f'{type(e).__name__} in {source}'}{_hint(message)}") from e
+        raise GinConfigError(_with_hint(message.strip() or f"{type(e).__name__} in {source}")) from e

@@ -47,6 +47,12 @@ class TargetUpdater(tf.Module):
             start = self._env_steps - passed % self._period
         tf.cond(passed >= self._period, lambda: self._move_and_restart(start), lambda: tf.zeros([]))
 
+    def due(self) -> tf.Tensor:
+        """Bool []: whether the next call will move the targets, as far as is known now."""
+        if self._env_steps is None:
+            return self._since + 1 >= self._period
+        return self._env_steps - self._since >= self._period
+
     def _move_and_restart(self, start: tf.Tensor) -> tf.Tensor:
         self._move()
         self._since.assign(start)

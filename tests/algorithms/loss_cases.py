@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +101,31 @@ CASES = {
         None,
     ),
 }
+
+
+def _nest(parts: list[Case]) -> Case:
+    """One part in a dict and one in a tuple in it; log-probabilities and entropies are sums over the parts."""
+    ends = np.cumsum([0, *(part.width for part in parts)])
+
+    def split(p: Any) -> list[Any]:
+        return [p[..., a:b] for a, b in itertools.pairwise(ends)]
+
+    def nest(a: Any, b: Any) -> Any:
+        return {"first": a, "more": (b,)}
+
+    return Case(
+        int(ends[-1]),
+        nest(*(part.spec for part in parts)),
+        lambda p: nest(*(part.build(x) for part, x in zip(parts, split(p), strict=True))),
+        lambda rs, outer: nest(*(part.sample(rs, outer) for part in parts)),
+        lambda p, a: sum(
+            part.log_prob(x, y) for part, x, y in zip(parts, split(p), (a["first"], a["more"][0]), strict=True)
+        ),
+        lambda p: sum(part.entropy(x) for part, x in zip(parts, split(p), strict=True)),
+    )
+
+
+CASES["nest"] = _nest([CASES["multi_discrete"], CASES["normal"]])
 
 
 def step_types(rs: np.random.RandomState, steps: int, batch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -43,9 +43,14 @@ def make(
     gamma: float = 0.9,
     layers: tuple[int, ...] | None = (32,),
     lr: float = 1e-2,
+    seen: Any = None,
     **kw: Any,
 ) -> Any:
-    """The algorithm `name` with networks of `layers` for the tensor specs of an observation and an action."""
+    """The algorithm `name` with networks of `layers` for the tensor specs of an observation and an action.
+
+    Networks of discrete actions see `seen` of an observation, all of it by default.
+    """
+    seen = obs if seen is None else seen
     loss = OneStepTDLoss(gamma)
     critic = lambda: CriticNetwork((obs, act), joint_fc_layer_params=layers)  # noqa: E731
     actor = lambda: ActorNetwork(obs, act, fc_layer_params=layers)  # noqa: E731
@@ -56,8 +61,8 @@ def make(
         )
         return SacAlgorithm(obs, act, pi, critic, **{"critic_loss": loss, **two, "alpha_optimizer": adam(lr), **kw})
     if name == "discrete_sac":
-        pi = actor_distribution_network.ActorDistributionNetwork(obs, act, fc_layer_params=layers)
-        q = q_network.QNetwork(obs, act, fc_layer_params=layers)
+        pi = actor_distribution_network.ActorDistributionNetwork(seen, act, fc_layer_params=layers)
+        q = q_network.QNetwork(seen, act, fc_layer_params=layers)
         return SacAlgorithm(obs, act, pi, q, **{"critic_loss": loss, **two, "alpha_optimizer": adam(lr), **kw})
     if name == "ddpg":
         return DdpgAlgorithm(obs, act, actor, critic, **{"critic_loss": loss, **two, **kw})
@@ -66,11 +71,11 @@ def make(
     if name == "sarsa":
         return SarsaAlgorithm(obs, act, actor, critic, gamma=gamma, **{**two, "target_update_period": 1, **kw})
     if name == "dqn":
-        q = q_network.QNetwork(obs, act, fc_layer_params=layers)
+        q = q_network.QNetwork(seen, act, fc_layer_params=layers)
         return DqnAlgorithm(
             obs, act, q, **{"critic_loss": loss, "optimizer": adam(lr), "target_update_period": 10, **kw}
         )
     assert name == "c51"
-    q = categorical_q_network.CategoricalQNetwork(obs, act, num_atoms=21, fc_layer_params=layers)
+    q = categorical_q_network.CategoricalQNetwork(seen, act, num_atoms=21, fc_layer_params=layers)
     limits = {"min_q_value": -2.0, "max_q_value": 10.0, "gamma": gamma}
     return CategoricalDqnAlgorithm(obs, act, q, **{**limits, "optimizer": adam(lr), "target_update_period": 10, **kw})

@@ -27,7 +27,7 @@ class _Data:
 
     def info(self, params: tf.Tensor, with_rollout: bool = True) -> TrainingInfo:
         return TrainingInfo(
-            action=tf.constant(self.action),
+            action=tf.nest.map_structure(tf.constant, self.action),
             step_type=tf.constant(self.step_type),
             reward=tf.constant(self.reward),
             discount=tf.constant(self.discount),
@@ -97,7 +97,7 @@ _KINDS = {
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize("name", ["discrete", "discrete_1", "multi_discrete", "normal"])
+@pytest.mark.parametrize("name", ["discrete", "discrete_1", "multi_discrete", "normal", "nest"])
 def test_loss_and_gradients_equal_the_oracle(name, kind):
     data = _Data(name)
     loss = ActorCriticLoss(

@@ -9,7 +9,7 @@ import gin
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.networks import encoding_network, q_rnn_network
+from tf_agents.networks import encoding_network
 
 from alf.algorithms.agent import Agent
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
@@ -194,12 +194,9 @@ def test_ou_noise_of_acting_is_carried_for_each_row_and_starts_anew_with_an_epis
     assert algorithm.learning_state_spec == ()
 
 
-def test_recurrent_networks_and_wrong_actions_are_refused() -> None:
+def test_wrong_actions_are_refused() -> None:
     obs, discrete = specs_of(environment("dqn"))
     box = specs_of(environment("ddpg"))[1]
-    network = q_rnn_network.QRnnNetwork(obs, discrete, lstm_size=(4,))
-    with pytest.raises(ValueError, match="is recurrent"):
-        DqnAlgorithm(obs, discrete, network)
     with pytest.raises(ValueError, match="needs discrete actions"):
         DqnAlgorithm(obs, box, None)
     with pytest.raises(ValueError, match="needs continuous actions"):

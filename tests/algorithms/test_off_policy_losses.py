@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.critic_algorithm import NetworkStates
+from alf.algorithms.ddpg_algorithm import DdpgInfo
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType, TrainingInfo
 from alf.utils import rng
@@ -68,7 +70,7 @@ def trained_rows(exp: Experience, n: int = 1) -> list[tuple[int, int]]:
 
 
 def training_info(algorithm: Any, exp: Experience) -> TrainingInfo:
-    info = algorithm._run_train_steps(exp)
+    info = algorithm._run_train_steps(exp, extended=True)
     return TrainingInfo(exp.action, exp.step_type, exp.reward, exp.discount, info)
 
 
@@ -261,7 +263,8 @@ def test_td3_smooths_target_actions_within_bounds() -> None:
     following = tf.random.stateless_normal([4000, 2], [1, 2]) * 0.01
     plain = algorithm._target_actor(following)[0].numpy()
     with rng.scope(tf.constant([1, 2])):
-        noise = algorithm.next_action(TrainingInfo(), following).numpy() - plain
+        info = TrainingInfo(info=DdpgInfo(state=NetworkStates()))
+        noise = algorithm.next_action(info, following).numpy() - plain
     # Half of the range is 2, so the noise has deviation 0.4 and is clipped at 0.2.
     assert np.abs(noise).max() == pytest.approx(0.2, abs=1e-5)
     assert 0.5 < np.mean(np.abs(noise) > 0.199) < 0.75

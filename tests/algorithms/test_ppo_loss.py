@@ -31,7 +31,7 @@ class _Data:
 
     def info(self, params: tf.Tensor) -> TrainingInfo:
         return TrainingInfo(
-            action=tf.constant(self.action),
+            action=tf.nest.map_structure(tf.constant, self.action),
             step_type=tf.constant(self.step_type),
             info=Info(self.case.build(params)),
             rollout_info=PPOInfo(

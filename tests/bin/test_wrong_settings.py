@@ -14,16 +14,17 @@ pytestmark = pytest.mark.slow
 SETTINGS = [
     ("TrainerConfig.num_iterations='many'", "TrainerConfig.num_iterations='many' must be a whole number."),
     ("TrainerConfig.num_envs=1.5", "TrainerConfig.num_envs=1.5 must be a whole number."),
-    ("TrainerConfig.trainer=3", "TrainerConfig.trainer is 3: bind it to @on_policy_trainer"),
-    ("TrainerConfig.algorithm_ctor='x'", "TrainerConfig.algorithm_ctor is 'x': bind it to an algorithm"),
-    (
-        "create_environment.num_parallel_environments='x'",
-        "(in create_environment). (TypeError; --verbosity=1 tells where.)",
-    ),
+    ("TrainerConfig.trainer=3", "TrainerConfig.trainer=3 must be a function or class (@name) or None."),
+    ("TrainerConfig.trainer=None", "TrainerConfig.trainer is not set: bind it to @on_policy_trainer"),
+    ("TrainerConfig.algorithm_ctor=None", "TrainerConfig.algorithm_ctor is not set: bind it to an algorithm"),
+    ("create_environment.num_parallel_environments='x'", "num_parallel_environments='x' must be a whole number."),
+    ("Agent.encoding_network=3", "(in Agent). (TypeError; --verbosity=1 tells where.)"),
     ("create_environment.num_parallel_environments=0", "got batch size 0 (in create_environment)."),
-    ("Adam.learning_rate='fast'", "'fast'"),
+    ("Adam.learning_rate='fast'", "Adam.learning_rate='fast' must be a number."),
+    ("Agent.gradient_clipping='x'", "Agent.gradient_clipping='x' must be a number or None."),
+    ("ActorCriticLoss.gamma=(1, 2)", "ActorCriticLoss.gamma=(1, 2) must be a number."),
     ("AsyncOffPolicyDriver.mode='no'", "mode='no' is not one of async, lockstep, sync (in AsyncOffPolicyDriver)."),
-    ("StatsReporter.formats=3", "(in StatsReporter). (TypeError; --verbosity=1 tells where.)"),
+    ("StatsReporter.formats=3", "StatsReporter.formats=3 must be a list of texts."),
     ("EpisodeVideo.every=-1", "EpisodeVideo.every=-1 must be at least 0."),
 ]
 

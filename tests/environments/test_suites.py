@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from alf.environments import BatchedEnvironment, create_environment, gym_ids, suite_gym, suite_mujoco
-from alf.environments.wrappers import FrameStack, SelectFields
+from alf.environments.wrappers import FrameStack, SelectFields, TextToBytes
 
 
 def _needs(module: str, extra: str) -> None:
@@ -101,6 +101,14 @@ def test_minigrid_gives_dicts() -> None:
     assert steps[-1].observation["direction"].shape == (3,)
     with pytest.raises(ValueError, match="SelectFields"):
         create_environment("MiniGrid-DoorKey-5x5-v0", num_parallel_environments=1)
+
+
+def test_minigrid_tells_its_mission_in_numbers() -> None:
+    _needs("minigrid", "minigrid")
+    load = functools.partial(suite_gym.load, gym_env_wrappers=(TextToBytes,))
+    env = create_environment("MiniGrid-DoorKey-5x5-v0", load, num_parallel_environments=2, seed=0)
+    missions = [bytes(codes).rstrip(b"\0").decode() for step in _play(env) for codes in step.observation["mission"]]
+    assert set(missions) == {"use the key to open the door and then get to the goal"}
 
 
 def test_the_mujoco_loader_of_old_gin_files() -> None:

@@ -54,6 +54,7 @@ def test_what_is_saved_comes_back(cls: Any, part_bytes: int, tmp_path: pathlib.P
     assert size == original.total_steps * original.buffer.step_bytes
     assert load_replay(copy, str(tmp_path)) == original.total_steps == copy.total_steps
     assert draws(copy, 50, 2) == draws(original, 50, 2)
+    assert copy.num_episodes == original.num_episodes > 0
     # Both go on alike, in new runs.
     original.end_streams()
     for replayer in (original, copy):

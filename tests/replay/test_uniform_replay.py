@@ -76,6 +76,7 @@ def test_holds_and_draws_what_the_ring_does(history: Any, capacity: int, length:
         ring.add(np.stack(streams), np.stack(first), time)
         expected = ring.sequences(length)
         assert replayer.num_sequences(length) == len(expected)
+        assert replayer.num_episodes == sum(at.number % 5 == 4 for held in ring.held for at in held)
         if expected:
             assert set(draws(replayer, 40, length)) <= set(expected)
 

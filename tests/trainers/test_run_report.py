@@ -17,7 +17,6 @@ from absl import logging
 from alf.trainers.hparams import used_settings
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.run_report import RunReport, learning_rate
-from alf.utils import common
 from tests.algorithms.off_policy import make
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -113,7 +112,6 @@ def _is_one_of(tag, documented):
 
 
 def _report(tmp_path, optimizers, **settings):
-    common.set_global_env(SimpleNamespace(frames_per_step=1))
     settings = {"strict": False, "summary_interval": 1, "summaries_flush_secs": 1, "summary_max_queue": 1, **settings}
     config = SimpleNamespace(**settings)
     counters = SimpleNamespace(global_steps=3, iterations=3, env_steps=30)
@@ -234,4 +232,27 @@ def test_rows_of_episodes_tell_the_replay_and_the_exploration(small_config, tmp_
     episodes = _rows(train / "episodes.csv")
     assert {float(row["replay_transitions"]) for row in episodes} <= {0.0, *held}
     assert float(episodes[-1]["replay_transitions"]) > 0.0
+    # What is on disk was written by the last summary.
+    ended = [float(row["Replay/episodes"]) for row in _rows(train / "stats.csv")]
+    assert ended[-1] == trainer.algorithm.exp_replayer.num_episodes > 0
+    assert {float(row["replay_episodes"]) for row in episodes} <= {0.0, *ended}
     assert float(episodes[-1]["Train/epsilon/Mean"]) == 0.25
+
+
+def test_target_updates_are_marked(small_config, tmp_path):
+    """Two updates an iteration, and the targets move with every fourth one: in every second iteration."""
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+
+    def make_algorithm(observation_spec, action_spec, debug_summaries=False):
+        return make("dqn", observation_spec, action_spec, target_update_period=4)
+
+    settings = {"algorithm_ctor": make_algorithm, "whole_replay_buffer_training": False, "mini_batch_length": 2}
+    settings |= {"mini_batch_size": 8, "unroll_length": 32, "summary_interval": 1}
+    small_config(SyncOffPolicyTrainer, **settings, num_iterations=4).create_trainer().train()
+    train = tmp_path / "run" / "train"
+    marks = [float(row["Losses/target_update"]) for row in _rows(train / "stats.csv")]
+    assert marks[:4] == [0.0, 0.5, 0.0, 0.5]
+    # A row of an episode tells of the iterations since the one before.
+    found = {float(row["Train/target_update/Max"]) for row in _rows(train / "episodes.csv") if row["iteration"] != "0"}
+    assert found <= {0.0, 0.5}
+    assert 0.5 in found

@@ -70,6 +70,25 @@ def test_the_clock_is_in_the_checkpoint(tmp_path: pathlib.Path) -> None:
     assert float(target.steady) == 9.0
 
 
+@pytest.mark.parametrize("unit", ["updates", "env_steps"])
+@pytest.mark.parametrize("period", [1, 2, 5])
+def test_what_is_due_is_what_moves(unit: str, period: int) -> None:
+    model, target = Model(0.0), Model(0.0)
+    env_steps = tf.Variable(0, dtype=tf.int64) if unit == "env_steps" else None
+    update = get_target_updater(model, target, period=period, unit=unit, env_steps=env_steps)
+    announced = tf.function(lambda: (update.due(), update())[0], autograph=False)
+    moves = []
+    for i, steps in enumerate([1, 3, 3, 4, 9, 10, 11, 20], 1):
+        model.steady.assign(float(i))
+        if env_steps is not None:
+            env_steps.assign(steps)
+        due = bool(announced())
+        assert due == (float(target.steady) == i)
+        moves.append(due)
+    assert any(moves)
+    assert all(moves) == (period == 1 and unit == "updates")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

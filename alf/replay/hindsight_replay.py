@@ -1,0 +1,119 @@
+"""Replay that learns from failures to reach a goal what reaches another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from alf.data_structures import Experience, Nest, StepType
+from alf.replay.sampling import Sample, View
+from alf.replay.uniform_replay import UniformReplay
+from alf.utils.common import broadcast_mask
+
+RewardFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@gin.configurable(module="alf")
+def goal_distance_reward(achieved: tf.Tensor, desired: tf.Tensor, threshold: float = 0.05) -> tf.Tensor:
+    """0 where a goal is reached, else -1, as the sparse tasks of Gymnasium-Robotics have it.
+
+    Args:
+      achieved: float32 [..., n].
+      desired: float32 [..., n].
+      threshold: a goal that is nearer than this, or as near, is reached.
+
+    Returns:
+      float32 [...].
+    """
+    return -tf.cast(tf.norm(achieved - desired, axis=-1) > threshold, tf.float32)
+
+
+@gin.configurable(module="alf")
+class HindsightReplay(UniformReplay):
+    """`hindsight`: uniform replay that puts goals in the place of others; Andrychowicz et al. 2017, arXiv:1707.01495.
+
+    Observations are dicts as of a GoalEnv of Gymnasium-Robotics, {"observation", "achieved_goal", "desired_goal"}. In a
+    share of the sequences, what was to be achieved becomes what was achieved at a random later step of the episode
+    ("future" in the paper), in all rows of the sequence that are of the first row's episode, and rewards follow from it.
+    Discounts stay: an environment whose episodes end at the goal is not for this.
+    """
+
+    def __init__(
+        self,
+        experience_spec: Experience,
+        num_streams: int,
+        reward_fn: RewardFn = goal_distance_reward,
+        share: float = 0.8,
+        horizon: int = 50,
+        balanced: bool = False,
+    ) -> None:
+        """Creates an empty replayer.
+
+        Args:
+          experience_spec: specs of one step.
+          num_streams: E, single environments.
+          reward_fn: from goals achieved and desired, [..., shape of a goal], to the reward [...] of getting there, in
+            TensorFlow; the same as the environment's.
+          share: of the sequences that get another goal; with k of these to one of the old, k / (k + 1).
+          horizon: how many steps ahead a goal may lie; the length of an episode is enough.
+          balanced: as in `UniformReplay`.
+
+        Raises:
+          ValueError: observations have no goals, or a number is out of its range.
+        """
+        super().__init__(experience_spec, num_streams, balanced)
+        observation = experience_spec.observation
+        fields = sorted(observation) if isinstance(observation, dict) else []
+        if not {"achieved_goal", "desired_goal"} <= set(fields):
+            raise ValueError(
+                "exp_replayer='hindsight' needs observations with the fields 'achieved_goal' and 'desired_goal'; there are "
+                f"{fields or 'none'}."
+            )
+        if not 0.0 <= share <= 1.0 or horizon < 1:
+            raise ValueError(f"HindsightReplay needs share in [0, 1] and horizon >= 1; got {share} and {horizon}.")
+        self._reward_fn = reward_fn
+        self._share = share
+        self._horizon = horizon
+
+    def sample(
+        self, view: View, batch_size: int, mini_batch_length: int, seed: tf.Tensor, clock: tf.Tensor | int = 0
+    ) -> Sample:
+        """See `UniformReplay.sample`."""
+        seeds = tf.random.experimental.stateless_split(seed, 3)
+        sample = super().sample(view, batch_size, mini_batch_length, seeds[0], clock)
+        left = self._steps_left(view, sample, mini_batch_length)
+        big = tf.random.stateless_uniform([batch_size], seeds[1], 0, 2**62, tf.int64)
+        ahead = 1 + big % tf.maximum(left, 1)
+        changed = (tf.random.stateless_uniform([batch_size], seeds[2]) < self._share) & (left > 0)
+        # Where none is left any row will do: it is not taken.
+        where = sample.step + tf.where(left > 0, ahead, 0)
+        goal = self.buffer.sequences(sample.stream, where, 1).observation["achieved_goal"]
+        return sample._replace(experience=self._with_goal(sample.experience, goal, changed))
+
+    def _steps_left(self, view: View, sample: Sample, length: int) -> tf.Tensor:
+        """int64 [b]: steps from the first of each sequence to the last of its episode that is held, at most the horizon."""
+        # Runs are ordered by stream and first step.
+        order = view.runs[:, 0] * 2**40 + view.runs[:, 1]
+        run = tf.searchsorted(order, sample.stream * 2**40 + sample.step, side="right", out_type=tf.int64) - 1
+        begins = tf.concat([[tf.zeros([], tf.int64)], view.runs[:-1, 2]], 0)
+        last = view.runs[:, 1] + (view.runs[:, 2] - begins) + (length - 2)
+        in_run = tf.gather(last, run) - sample.step
+        step_types = self.buffer.step_types(sample.stream, sample.step, self._horizon + 1)
+        steps = tf.range(self._horizon + 1, dtype=tf.int64)
+        ends = tf.where(tf.equal(step_types, StepType.LAST), steps, self._horizon)
+        return tf.minimum(in_run, tf.reduce_min(ends, 1))
+
+    def _with_goal(self, exp: Experience, goal: tf.Tensor, changed: tf.Tensor) -> Experience:
+        """Experience [b, L, ...] with goals [b, 1, ...] where `changed` [b], in the rows of the first one's episode."""
+        first = tf.cast(tf.equal(exp.step_type[:, 1:], StepType.FIRST), tf.int32)
+        later = tf.cumsum(tf.concat([tf.zeros_like(exp.step_type[:, :1]), first], 1), 1)
+        rows = changed[:, tf.newaxis] & tf.equal(later, 0)
+        observation: dict[str, Nest] = dict(exp.observation)
+        desired = observation["desired_goal"]
+        goal = tf.broadcast_to(goal, tf.shape(desired))
+        observation["desired_goal"] = tf.where(broadcast_mask(rows, desired), goal, desired)
+        reward: Any = tf.cast(self._reward_fn(observation["achieved_goal"], goal), exp.reward.dtype)
+        return exp._replace(observation=observation, reward=tf.where(rows, reward, exp.reward))

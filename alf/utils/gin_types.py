@@ -1,0 +1,87 @@
+"""Whether what a gin configuration binds is of the kinds that the parameters are annotated with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin
+
+from alf.utils.value_kinds import SCALARS, expected, fits, hints_of
+
+# TensorFlow annotates nothing: what these take are numbers, but for a few.
+_OPTIMIZERS = "tf.keras.optimizers"
+_NOT_NUMBERS = ("name", "boundaries", "values")
+
+
+class _Unknown(Exception):
+    """What a value will be shows only when the configuration is used."""
+
+
+def wrong_bindings() -> Iterator[tuple[str, str, str, Any, str]]:
+    """The bindings whose value is of another kind than its parameter.
+
+    Whole numbers written as 1e6 become integers where these are asked for. What is made by a reference, as @name(), is
+    not looked at.
+
+    Yields:
+      scope, selector and parameter, the value, and in words what it must be.
+    """
+    for (scope, selector), parameters in gin.config._CONFIG.items():
+        configurable = gin.config._REGISTRY.get(selector)
+        if configurable is None or configurable.wrapped is gin.config.macro:
+            continue
+        for name, bound in parameters.items():
+            try:
+                value = _literal(bound)
+            # A macro that is its own value, or contains it, has none.
+            except (_Unknown, RecursionError):
+                continue
+            told = _complaint(configurable, name, value)
+            if told is not None:
+                yield scope, selector, name, bound, told
+            elif isinstance(value, float) and hints_of(configurable.wrapped).get(name) in (int, int | None):
+                parameters[name] = int(value)
+
+
+def _literal(value: Any) -> Any:
+    """A value with its references resolved, as far as that is possible now; those to functions become functions."""
+    if isinstance(value, gin.config.ConfigurableReference):
+        if value.configurable.wrapped is gin.config.macro:
+            return _literal(_macro(value))
+        if value.evaluate:
+            raise _Unknown
+        return value.scoped_configurable_fn
+    if isinstance(value, (list, tuple)):
+        return type(value)(_literal(x) for x in value)
+    return value
+
+
+def _macro(reference: Any) -> Any:
+    bound = gin.config._CONFIG.get(("/".join(reference.scopes), "gin.macro"), {})
+    if "value" not in bound:
+        raise _Unknown
+    return bound["value"]
+
+
+def _complaint(configurable: Any, name: str, value: Any) -> str | None:
+    """What the value of a parameter must be, in words; None where it may be as it is."""
+    hint, default = hints_of(configurable.wrapped).get(name), _default(configurable.wrapped, name)
+    if hint is not None:
+        # Many write `size: int = None`.
+        return None if fits(value, hint) or value is default is None else expected(hint)
+    if not str(configurable.module).startswith(_OPTIMIZERS) or name in _NOT_NUMBERS:
+        return None
+    if not isinstance(value, (str, list, tuple, dict)) and not (value is None and isinstance(default, float)):
+        return None
+    return SCALARS[bool if isinstance(default, bool) else float]
+
+
+def _default(function: Callable[..., Any], name: str) -> Any:
+    """The default of a parameter; `inspect.Parameter.empty` where there is none."""
+    try:
+        parameter = inspect.signature(function).parameters.get(name)
+    except (ValueError, TypeError):
+        parameter = None
+    return inspect.Parameter.empty if parameter is None else parameter.default

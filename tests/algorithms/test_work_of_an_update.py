@@ -1,0 +1,112 @@
+"""What one update of an off-policy learner multiplies: nothing is computed twice, or in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from alf.data_structures import Experience, StepType, TrainingInfo
+from alf.utils import rng
+from alf.utils.common import zeros_from_spec
+from tests.algorithms.off_policy import make
+
+OBS = tensor_spec.TensorSpec([3], tf.float32)
+BOX = tensor_spec.BoundedTensorSpec([2], tf.float32, [-2.0, -2.0], [2.0, 2.0])
+CHOICE = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
+BATCH, HIDDEN = 24, 64
+
+# Products of the minibatch with the square layer of one network: forward, and backward to weights (w) and to inputs (i).
+WORK = {
+    # The actor at both rows, backward w and i at the first; two critics forward, w and i; two targets; two critics
+    # forward and i for the actor's slope.
+    "sac": 2 + 2 + 2 * 3 + 2 + 2 * 2,
+    # The actor at both rows, w and i at the first; critic, target actor and target critic; the slope.
+    "ddpg": 2 + 2 + 3 + 2 + 2,
+    # As DDPG, with a second critic and its target; the slope is that of the first.
+    "td3": 2 + 2 + 2 * 3 + 3 + 2,
+    # The network at both rows, w and i at the first; two targets; two critics forward, w and i.
+    "discrete_sac": 2 + 2 + 2 * 3 + 2,
+    # The network at both rows, of which the second chooses the action that the target judges; the target.
+    "dqn": 2 + 2 + 1,
+}
+
+
+def experience(action_spec: Any, rows: int = 2) -> Experience:
+    """[rows, BATCH] inside of an episode."""
+    rs = np.random.RandomState(0)
+    shape = (rows, BATCH, *action_spec.shape)
+    action = rs.randint(0, 3, shape) if action_spec.dtype.is_integer else rs.uniform(-1.9, 1.9, shape)
+    return Experience(
+        step_type=tf.fill([rows, BATCH], StepType.MID),
+        reward=tf.constant(rs.normal(size=(rows, BATCH)), tf.float32),
+        discount=tf.ones([rows, BATCH]),
+        observation=tf.constant(rs.normal(size=(rows, BATCH, 3)), tf.float32),
+        prev_action=(),
+        env_id=(),
+        action=tf.constant(action, action_spec.dtype),
+    )
+
+
+def needed(function: Any) -> list[tf.Operation]:
+    """The operations that a traced function has to run."""
+    graph = function.graph
+    waiting = [*(t.op for t in graph.outputs), *graph.control_outputs]
+    found: dict[str, tf.Operation] = {}
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in found:
+            found[operation.name] = operation
+            waiting += [t.op for t in operation.inputs] + list(operation.control_inputs)
+    return list(found.values())
+
+
+def products(function: Any) -> float:
+    """Products with square layers, in units of [BATCH, HIDDEN] x [HIDDEN, HIDDEN]."""
+    total = 0
+    for operation in needed(function):
+        if operation.type == "MatMul":
+            a, b = (t.shape.as_list() for t in operation.inputs)
+            c = operation.outputs[0].shape.as_list()
+            if sum(shape == [HIDDEN, HIDDEN] for shape in (a, b, c)) == 1:
+                rows = {tuple(shape) for shape in (a, b, c)} - {(HIDDEN, HIDDEN)}
+                total += next(iter(rows))[0]
+    return total / BATCH
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
+    spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
+    algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
+    algorithm.build_optimizers()
+
+    @tf.function(autograph=False)
+    def update(exp: Experience) -> Any:
+        with rng.scope(tf.constant([1, 2])):
+            return algorithm._update(exp, True, 1.0)[0]
+
+    recorded = zeros_from_spec(algorithm.experience_spec.rollout_info, BATCH)
+    recorded = tf.nest.map_structure(lambda x: tf.stack([x, x]), recorded)
+    exp = experience(spec)._replace(rollout_info=recorded)
+    assert products(update.get_concrete_function(exp)) == WORK[name]
+
+
+@pytest.mark.parametrize("rows", [2, 5])
+@pytest.mark.parametrize("name", ["sac", "ddpg", "td3", "dqn", "discrete_sac", "c51"])
+def test_the_row_that_is_only_looked_at_needs_no_gradient(name: str, rows: int) -> None:
+    """Losses and gradients are those of all rows in one pass, through all of which gradients flow."""
+    spec = BOX if name in ("sac", "ddpg", "td3") else CHOICE
+    algorithm, exp = make(name, OBS, spec, layers=(8,)), experience(spec, rows)
+    found = []
+    for extended in (True, False):
+        with tf.GradientTape() as tape, rng.scope(tf.constant([1, 2])):
+            info = algorithm._run_train_steps(exp, None, extended)
+            loss = algorithm.calc_loss(TrainingInfo(exp.action, exp.step_type, exp.reward, exp.discount, info)).loss
+        found.append([loss, *tape.gradient(loss, algorithm.trainable_variables)])
+    known = [(a, b) for a, b in zip(*found, strict=True) if a is not None or b is not None]
+    assert len(known) > 4
+    for apart, together in known:
+        np.testing.assert_allclose(apart, together, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,115 @@
+"""Given actions are played and recorded; what else is recorded is the policy's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.actor_critic_loss import ActorCriticLoss
+from alf.data_structures import Experience, StepType
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.suite_unittest import PolicyUnittestEnv
+from tests.algorithms.networks import feed_forward, specs_of
+from tests.algorithms.off_policy import adam
+
+ROWS, LENGTH = 6, 9
+
+
+def right(time_step: Any, action: np.ndarray) -> np.ndarray:
+    """What earns in PolicyUnittestEnv."""
+    return np.round(time_step.observation)
+
+
+def algorithm_for(env: Any) -> ActorCriticAlgorithm:
+    actor, value = feed_forward(*specs_of(env))
+    loss = ActorCriticLoss(specs_of(env)[1], use_vtrace=True)
+    return ActorCriticAlgorithm(*specs_of(env), actor, value, loss=loss, optimizer=adam(1e-2))
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[SyncOffPolicyDriver]]:
+    made: list[SyncOffPolicyDriver] = []
+    yield made
+    for driver in made:
+        driver.stop()
+
+
+def taught(teacher: Any, drivers: list[SyncOffPolicyDriver], stepping: str = "graph") -> tuple[Any, list[Experience]]:
+    env = PolicyUnittestEnv(ROWS, 5, seed=0)
+    algorithm = algorithm_for(env)
+    seen: list[Experience] = []
+    algorithm.add_experience_observer(seen.append)
+    driver = SyncOffPolicyDriver(env, algorithm, LENGTH, random_seed=0, stepping=stepping, teacher=teacher)
+    drivers.append(driver)
+    return driver, seen
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+def test_given_actions_are_played_and_recorded(stepping: str, drivers: list[SyncOffPolicyDriver]) -> None:
+    driver, seen = taught(right, drivers, stepping)
+    driver.run()
+    exp = tf.nest.map_structure(lambda x: x[0].numpy(), seen[0]._replace(bootstrap=(), state=()))
+    np.testing.assert_array_equal(exp.action, exp.observation.astype(np.int64))
+    # Played: every action earns; and each step knows the action before it, but for the first of an episode.
+    first = exp.step_type == StepType.FIRST
+    np.testing.assert_array_equal(exp.reward, np.where(first, 0.0, 1.0))
+    np.testing.assert_array_equal(exp.prev_action[1:][~first[1:]], exp.action[:-1][~first[1:]])
+    # Recorded with it: the distribution of the policy, which is learned from as if it had chosen so.
+    logits = exp.rollout_info.action_distribution["logits"]
+    expected = driver._algorithm._actor_network(exp.observation.reshape(-1, 1), step_type=(), network_state=())[
+        0
+    ].logits
+    np.testing.assert_allclose(logits.reshape(-1, 2), expected.numpy().reshape(-1, 2), atol=1e-5)
+    driver._algorithm.train()
+    assert float(driver._algorithm.last_train_metrics["importance_ratio"]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_teacher_may_step_in_for_some_rows_only(drivers: list[SyncOffPolicyDriver]) -> None:
+    own: list[np.ndarray] = []
+
+    def some(time_step: Any, action: np.ndarray) -> np.ndarray:
+        own.append(action.copy())
+        action = action.copy()
+        action[:2] = right(time_step, action)[:2]
+        return action
+
+    driver, seen = taught(some, drivers)
+    driver.run()
+    exp, chosen = seen[0], np.stack(own[-LENGTH:])
+    np.testing.assert_array_equal(exp.action[0, :, 2:], chosen[:, 2:])
+    np.testing.assert_array_equal(exp.action[0, :, :2], exp.observation[0, :, :2].numpy().astype(np.int64))
+    assert (chosen[:, :2] != exp.action[0, :, :2].numpy()).any()
+
+
+def test_random_acting_asks_no_teacher(drivers: list[SyncOffPolicyDriver]) -> None:
+    def never(time_step: Any, action: np.ndarray) -> np.ndarray:
+        raise AssertionError("asked")
+
+    driver, seen = taught(never, drivers)
+    driver.gather(at_random=True)
+    assert len(seen) == 1
+
+
+class OutOfAnswersError(Exception):
+    pass
+
+
+def test_what_a_teacher_does_wrong_is_told(drivers: list[SyncOffPolicyDriver]) -> None:
+    driver, _ = taught(lambda _, action: action[:2], drivers)
+    with pytest.raises(ValueError, match=r"actions of shape \(2, 1\), not \(6, 1\)"):
+        driver.run()
+    driver, _ = taught(lambda _, action: action + 2, drivers)
+    with pytest.raises(ValueError, match=r"which is not within \[0, 1\]"):
+        driver.run()
+
+    def fails(time_step: Any, action: np.ndarray) -> np.ndarray:
+        raise OutOfAnswersError("no idea")
+
+    driver, _ = taught(fails, drivers)
+    with pytest.raises(OutOfAnswersError, match="no idea"):
+        driver.run()

@@ -1,0 +1,70 @@
+"""Time limits that differ from environment to environment."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import gin
+import gymnasium
+import numpy as np
+import pytest
+
+from alf.environments import BatchedEnvironment, create_environment
+from alf.environments.random_limits import load_with_random_max_episode_steps
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+def _lengths(env: BatchedEnvironment, steps: int) -> list[list[int]]:
+    """Of each row, how many actions each of its episodes took."""
+    lengths: list[list[int]] = [[] for _ in range(env.batch_size)]
+    taken = np.zeros(env.batch_size, int)
+    env.reset()
+    for _ in range(steps):
+        step = env.step(np.ones(env.batch_size, np.int64))
+        taken = np.where(step.step_type == 0, 0, taken + 1)
+        for row in np.flatnonzero(step.step_type == 2):
+            assert step.discount[row] == 1, "a time limit is no end"
+            lengths[row].append(int(taken[row]))
+    env.close()
+    return lengths
+
+
+def test_each_row_has_a_limit_of_its_own() -> None:
+    gin.parse_config(
+        [
+            "create_environment.env_name = 'MountainCar-v0'",
+            "create_environment.env_load_fn = @load_with_random_max_episode_steps",
+            "create_environment.num_parallel_environments = 8",
+            "load_with_random_max_episode_steps.min_steps = 3",
+            "load_with_random_max_episode_steps.max_steps = 6",
+        ]
+    )
+    rows = _lengths(create_environment(seed=1), 40)
+    assert all(len(set(row)) == 1 and len(row) >= 5 for row in rows), rows
+    found = {row[0] for row in rows}
+    assert found <= {3, 4, 5, 6}
+    assert len(found) > 1
+    assert rows == _lengths(create_environment(seed=1), 40)
+
+
+def test_the_limit_takes_the_place_of_the_registered_one() -> None:
+    load = functools.partial(load_with_random_max_episode_steps, min_steps=210, max_steps=210)
+    assert gymnasium.spec("MountainCar-v0").max_episode_steps == 200
+    assert _lengths(create_environment("MountainCar-v0", load, 1, seed=0), 220) == [[210]]
+
+
+def test_bad_arguments_are_explained() -> None:
+    load = functools.partial(load_with_random_max_episode_steps, min_steps=5, max_steps=4)
+    with pytest.raises(ValueError, match="1 <= min_steps <= max_steps; got min_steps=5, max_steps=4"):
+        create_environment("CartPole-v1", load, 2)
+    with pytest.raises(ValueError, match=r"must give an EnvironmentLoader, as suite_gym.load does; got TimeLimit"):
+        load_with_random_max_episode_steps("CartPole-v1", lambda name, max_episode_steps: gymnasium.make(name))
+    with pytest.raises(ValueError, match="numpy-vectorised"):
+        create_environment("CartPole-v1", load_with_random_max_episode_steps, 2, vectorization="vector_entry_point")
