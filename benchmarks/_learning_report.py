@@ -6,11 +6,6 @@ from collections.abc import Sequence
 import pathlib
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks import _learning_runs, _machine, _statistics
@@ -50,6 +45,11 @@ def row(task: Task, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def draw(task: Task, runs: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
     """Draws the mean curve of each system over its seeds, with the lowest and highest seed around it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(figsize=(5, 3))
     for system, name in NAMES.items():
         curves = [dict(map(tuple, run["curve"])) for run in runs if run["system"] == system]

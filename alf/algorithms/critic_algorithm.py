@@ -50,11 +50,19 @@ def advance(networks: Sequence[Any], inputs: Nest, step_type: tf.Tensor, states:
 
 
 def copies(networks: Sequence[Any], prefix: str) -> list[Any]:
-    """Networks of the same kind with variables of their own."""
-    made = [network.copy(name=f"{prefix}{i}") for i, network in enumerate(networks)]
+    """Networks of the same kind with variables of their own, which begin with other values."""
+    made = [network.copy(name=f"{prefix}{i}", **_fresh_initializers(network)) for i, network in enumerate(networks)]
     for network in made:
         network.create_variables()
     return made
+
+
+def _fresh_initializers(network: Any) -> dict[str, Any]:
+    """The initialisers that a network was made with, anew: one without a seed gives the same values whenever it is asked."""
+    # What `Network.copy` makes the copy with; other kinds of networks have none.
+    given = getattr(network, "_saved_kwargs", {})
+    initializers = {k: v for k, v in given.items() if isinstance(v, tf.keras.initializers.Initializer)}
+    return {name: type(value).from_config(value.get_config()) for name, value in initializers.items()}
 
 
 class CriticAlgorithm(OffPolicyAlgorithm):

@@ -64,7 +64,8 @@ class ActorNetwork(network.Network):
             fc_layer_params=fc_layer_params,
             dropout_layer_params=dropout_layer_params,
             activation_fn=activation_fn,
-            kernel_initializer=kernel_initializer or tf.keras.initializers.GlorotUniform(),
+            # By name, each layer gets one of its own: one object gives layers of the same shape the same weights.
+            kernel_initializer=kernel_initializer or "glorot_uniform",
         )
         small = tf.keras.initializers.RandomUniform(-0.003, 0.003)
         self._action_layers = [

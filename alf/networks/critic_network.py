@@ -66,7 +66,8 @@ class CriticNetwork(network.Network):
             fc_layer_params=observation_fc_layer_params,
             dropout_layer_params=observation_dropout_layer_params,
             activation_fn=activation_fn,
-            kernel_initializer=kernel_initializer or tf.keras.initializers.GlorotUniform(),
+            # By name, each layer gets one of its own: one object gives layers of the same shape the same weights.
+            kernel_initializer=kernel_initializer or "glorot_uniform",
         )
         self._action_layers = utils.mlp_layers(
             None, action_fc_layer_params, action_dropout_layer_params, activation_fn, scaling, name="action_encoding"

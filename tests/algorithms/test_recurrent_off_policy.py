@@ -321,6 +321,7 @@ def test_critics_are_run_in_acting_only_for_what_is_recorded(name: str) -> None:
     assert critics <= {v.ref() for v in algorithm.acting_variables()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shell"), [("sac", "agent"), ("dqn", "agent"), ("ddpg", "trac")])
 def test_shells_learn_from_stored_states_after_a_burn_in(name: str, shell: str) -> None:
     specs = specs_of(memory_env(name))

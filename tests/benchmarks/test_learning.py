@@ -146,6 +146,7 @@ def test_the_digest_is_of_what_is_bound(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.usefixtures("_here")
 def test_the_page_has_table_and_picture_and_keeps_its_text(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
     page = tmp_path / "docs" / "learning.md"
     page.parent.mkdir()
     page.write_text(f"Before.\n{_learning_report._BEGIN}\nold\n{_learning_report._END}\nAfter.\n")

@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_two_hundred_start_stop_cycles_leave_threads_handles_and_memory_flat() -> None:
     command = [sys.executable, "-m", "tests.drivers.start_stop_cycles"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=380)

@@ -111,6 +111,7 @@ def test_ppo_learns_a_choice_and_a_number(mode: str, seed: int) -> None:
     assert learn(MixedEnv, algorithm, seed, mode, **sizes) > 0.9 * EPISODE
 
 
+@pytest.mark.slow
 def test_sac_learns_two_numbers() -> None:
     tf.keras.utils.set_random_seed(0)
     env = environment(TwoNumbersEnv, 0)

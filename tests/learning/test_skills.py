@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 
@@ -67,6 +68,7 @@ def agent_of(env: Any) -> Agent:
     )
 
 
+@pytest.mark.slow
 def test_skills_can_be_told_from_where_they_lead() -> None:
     """The discriminator guesses at first; at the end the two skills walk into the two directions."""
     tf.keras.utils.set_random_seed(0)
