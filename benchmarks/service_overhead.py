@@ -41,11 +41,11 @@ SERVICE = (
     "TrainerConfig.checkpoint_save_secs=10",
     "TrainerConfig.evaluate=True",
     "TrainerConfig.evaluate_beside=True",
-    "TrainerConfig.eval_interval=50",
+    "TrainerConfig.eval_interval=200",
     "TrainerConfig.num_eval_episodes=5",
 )
-# The first seconds are start-up, compilation and filling caches; the first checkpoint, after ten of them, and the first
-# evaluation also trace what they need, once in a run.
+# The first seconds are start-up, compilation and filling caches; the first checkpoint, after ten of them, also traces the
+# exported model, once in a run.
 WARM_UP = 15.0
 
 
