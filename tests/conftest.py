@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import gin
 import hypothesis
 import psutil
 import pytest
@@ -69,6 +70,14 @@ def no_leaked_threads() -> Iterator[None]:
     children = [" ".join(child.cmdline()) for child in _children(processes)]
     assert not left, f"threads left after the test: {left}"
     assert not children, f"child processes left after the test: {children}"
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin() -> Iterator[None]:
+    """No test finds bindings of another."""
+    gin.clear_config()
+    yield
+    gin.clear_config()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gin
@@ -31,13 +31,6 @@ class Holder:
 
     def __init__(self, held: Any = None) -> None:
         self.held = held
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def _held(reference: str, *bindings: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -168,11 +167,8 @@ class Referring:
 
 
 @pytest.fixture(autouse=True)
-def _known_names() -> Iterator[None]:
-    gin.clear_config()
+def _known_names(_clean_gin: None) -> None:
     gin_utils.parse_gin([], [f"import {module}" for module in IMPORTS], finalize=False)
-    yield
-    gin.clear_config()
 
 
 @pytest.mark.parametrize("configurable", BOUND)

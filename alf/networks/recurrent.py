@@ -92,7 +92,7 @@ class RecurrentValueNetwork(network.Network):
           observation: see above.
           step_type: int32 [B] or [B, T]; rows at FIRST begin with a zero state.
           network_state: as `state_spec`, [B, ...]; `()` for zeros.
-          training: without effect.
+          training: for the layers that are different while they learn.
 
         Returns:
           float32 [B] or [B, T], and the state after the last step.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 
-import gin
 import pytest
 import tensorflow as tf
 
@@ -109,13 +107,6 @@ Agent.rl_algorithm_cls = @TracAlgorithm
 TracAlgorithm.ac_algorithm_cls = @ActorCriticAlgorithm
 TracAlgorithm.action_dist_clip_per_dim = 0.01
 """
-
-
-@pytest.fixture(autouse=True)
-def _fresh_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def _build(tmp_path: pathlib.Path, text: str) -> Agent:

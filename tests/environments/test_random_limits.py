@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
 import gin
 import gymnasium
@@ -12,13 +11,6 @@ import pytest
 
 from alf.environments import BatchedEnvironment, create_environment
 from alf.environments.random_limits import load_with_random_max_episode_steps
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def _lengths(env: BatchedEnvironment, steps: int) -> list[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 
 import gin
 import pytest
@@ -31,13 +30,6 @@ SMALL_RND = [
     "RND_PREDICTOR_FC_LAYERS=(8, 8)",
     "DMAtariPreprocessing.noop_max=0",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 @pytest.mark.parametrize("name", NAMES)

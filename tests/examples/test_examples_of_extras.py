@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
-from collections.abc import Iterator
 
-import gin
 import pytest
 
 from alf.environments import create_environment
@@ -36,13 +34,6 @@ SMALL = [
     "TrainerConfig.random_seed=1",
     "create_environment.num_parallel_environments=2",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def _parse(name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -16,13 +15,6 @@ from alf.replay.uniform_replay import UniformReplay
 from tests.replay.streams import SPEC
 
 STACK = 4
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 class Play:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -25,13 +24,6 @@ from tests.replay.streams import SPEC, At, Ring, segments, where
 
 PERIOD = 5  # time steps of an episode
 FAR = -1.0  # the goal of every recorded step
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def with_goals(nest: Any) -> Any:

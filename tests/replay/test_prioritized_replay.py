@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -14,13 +13,6 @@ import tensorflow as tf
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.sampling import Sample
 from tests.replay.streams import SPEC, segments, where
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def make(capacity: int, streams: int = 1, **kwargs: Any) -> PrioritizedReplay:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import gin
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,21 +14,19 @@ from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
 from alf.replay.uniform_replay import UniformReplay
 from tests.damage import damage
 from tests.replay.streams import SPEC
-from tests.replay.test_replay_files import filled
+from tests.replay.test_replay_files import filled, make
 from tests.replay.test_uniform_replay import draws
 
 _SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UniformReplay, dict[str, bytes]]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[UniformReplay, dict[str, bytes]]:
     """A memory, and its files by name."""
-    gin.clear_config()
     folder = tmp_path_factory.mktemp("whole")
     replayer = filled(UniformReplay)
     save_replay(replayer, str(folder), 4 * replayer.buffer.step_bytes)
-    yield replayer, {p.name: p.read_bytes() for p in folder.iterdir()}
-    gin.clear_config()
+    return replayer, {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
 @given(st.data())
@@ -40,7 +36,7 @@ def test_any_damage_is_found_or_does_no_harm(tmp_path_factory: Any, whole: Any, 
     name = data.draw(st.sampled_from(sorted(files)))
     for other, content in files.items():
         (folder / other).write_bytes(data.draw(damage(content)) if other == name else content)
-    copy = UniformReplay(SPEC, 2)
+    copy = make(UniformReplay)
     began = time.monotonic()
     try:
         load_replay(copy, str(folder))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -19,13 +18,6 @@ from tests.replay.streams import SPEC, segments
 from tests.replay.test_uniform_replay import draws
 
 KINDS = pytest.mark.parametrize("cls", [UniformReplay, PrioritizedReplay])
-
-
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def make(cls: Any, capacity: int = 10, streams: int = 2) -> Any:

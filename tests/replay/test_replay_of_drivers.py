@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -19,11 +18,8 @@ CAPACITY = 11
 
 
 @pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
+def _small_memory(_clean_gin: None) -> None:
     gin.bind_parameter("ReplayBuffer.max_length", CAPACITY)
-    yield
-    gin.clear_config()
 
 
 def _place(observation: Any) -> tuple[int, int]:

@@ -23,13 +23,6 @@ GAMMA = 0.9
 SAMPLES = {"whole_replay_buffer_training": False}
 
 
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
-
-
 @pytest.fixture
 def _eagerly() -> Iterator[None]:
     tf.config.run_functions_eagerly(True)

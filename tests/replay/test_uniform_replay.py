@@ -19,13 +19,6 @@ from alf.utils import rng
 from tests.replay.streams import SPEC, At, Ring, segments, single_steps, where
 
 
-@pytest.fixture(autouse=True)
-def _clean_gin() -> Iterator[None]:
-    gin.clear_config()
-    yield
-    gin.clear_config()
-
-
 def make(capacity: int, streams: int = 2, cls: Any = UniformReplay, **kwargs: Any) -> Any:
     gin.bind_parameter("ReplayBuffer.max_length", capacity)
     return cls(SPEC, streams, **kwargs)

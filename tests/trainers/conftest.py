@@ -12,13 +12,10 @@ from tests.trainers.small_run import make_algorithm
 
 
 @pytest.fixture(autouse=True)
-def _clean_gin():
-    gin.clear_config()
+def _small_bindings(_clean_gin):
     gin.bind_parameter("create_environment.num_parallel_environments", 4)
     gin.bind_parameter("AsyncOffPolicyDriver.num_actor_queues", 0)
     gin.bind_parameter("AsyncOffPolicyDriver.learn_queue_cap", 2)
-    yield
-    gin.clear_config()
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_a_heatup_that_was_interrupted_begins_anew(small_config, tmp_path, caplo
     first.train()
     assert first.counters[Phase.HEATUP].of(EnvironmentSteps) > EnvironmentSteps(0)
     assert [r.step for r in RunIndex.load(str(tmp_path / "run")).records()] == [0]
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         _assert_same(whole, _run(AsyncOffPolicyTrainer, small_config, **RANDOM_FIRST))
     assert "begins anew" in caplog.text
 

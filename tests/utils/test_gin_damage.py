@@ -48,13 +48,6 @@ _VALUES = st.sampled_from(
 )
 
 
-@pytest.fixture(autouse=True)
-def _clean_gin():
-    gin.clear_config()
-    yield
-    gin.clear_config()
-
-
 @st.composite
 def damaged(draw):
     """An example in which something is deleted, doubled, garbled, renamed, or bound to another value; a few times."""

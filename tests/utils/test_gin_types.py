@@ -49,13 +49,6 @@ class KindsDerived(KindsBase):
         super().__init__(**kwargs)
 
 
-@pytest.fixture(autouse=True)
-def _clean_gin():
-    gin.clear_config()
-    yield
-    gin.clear_config()
-
-
 @pytest.mark.parametrize(
     ("bindings", "message"),
     [
