@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
 from alf.replay.uniform_replay import UniformReplay
 from tests.damage import damage
-from tests.replay.streams import SPEC
 from tests.replay.test_replay_files import filled, make
 from tests.replay.test_uniform_replay import draws
 

@@ -1,0 +1,93 @@
+"""The slots of a behavior as rows of a batch, [B, K, ...] as [B * K, ...], and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, StepType
+from alf.environments.agents import DISCOUNT, IDLE, OBSERVATION, REWARD, STEP_TYPE
+from alf.utils.common import add_outer_dims, broadcast_mask
+
+
+def of_slots(spec: Nest, count: int) -> Nest:
+    """Specs of what K slots have side by side, where each has `spec`."""
+    return add_outer_dims(spec, [count])
+
+
+def one_of(spec: Nest) -> Nest:
+    """Specs of what one slot has, of specs [K, ...] with the bounds of the first."""
+
+    def first(leaf: Any) -> Any:
+        low, high = (np.broadcast_to(bound, leaf.shape)[0] for bound in (leaf.minimum, leaf.maximum))
+        return type(leaf)(leaf.shape[1:], leaf.dtype, name=leaf.name, minimum=low, maximum=high)
+
+    return tf.nest.map_structure(first, spec)
+
+
+def merged(nest: Nest, axis: int) -> Nest:
+    """Tensors [..., B, K, ...] as [..., B * K, ...], with B at `axis`."""
+
+    def merge(x: tf.Tensor) -> tf.Tensor:
+        shape = x.shape.as_list()
+        outer = [size if size is not None else tf.shape(x)[i] for i, size in enumerate(shape[:axis])]
+        return tf.reshape(x, [*outer, -1 if shape[axis] is None else shape[axis] * shape[axis + 1], *shape[axis + 2 :]])
+
+    return tf.nest.map_structure(merge, nest)
+
+
+def split(nest: Nest, count: int) -> Nest:
+    """Tensors [B * K, ...] as [B, K, ...]."""
+    return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, count, *x.shape[1:]]), nest)
+
+
+def idle_rows(time_step: ActionTimeStep, name: str) -> tf.Tensor:
+    """Which rows [B * K] of a behavior decide nothing at a time step [B] of its environments, bool."""
+    return tf.equal(merged(time_step.observation[name]["step_type"], 0), IDLE)
+
+
+def rows_of(time_step: ActionTimeStep, name: str, count: int, axis: int = 0) -> ActionTimeStep:
+    """The time step of the rows of one behavior.
+
+    Rows that the end of their environment's episode cuts are LAST; an idle one stays IDLE.
+
+    Args:
+      time_step: of environments with agents, [..., B, ...].
+      name: of the behavior.
+      count: K.
+      axis: of B.
+    """
+    seen = merged(time_step.observation[name], axis)
+    step_type = seen[STEP_TYPE]
+    ended = tf.repeat(tf.equal(time_step.step_type, StepType.LAST), count, axis)
+    step_type = tf.where(ended & (step_type < StepType.LAST), StepType.LAST, step_type)
+    at_first = tf.equal(step_type, StepType.FIRST)
+    prev_action = tf.nest.map_structure(
+        lambda a: tf.where(broadcast_mask(at_first, a), tf.zeros_like(a), a),
+        merged(time_step.prev_action[name], axis),
+    )
+    stream = tf.expand_dims(time_step.env_id, -1) * count + tf.range(count)
+    return ActionTimeStep(step_type, seen[REWARD], seen[DISCOUNT], seen[OBSERVATION], prev_action, merged(stream, axis))
+
+
+def experience_of(exp: Experience, name: str, count: int, with_state: bool) -> Experience:
+    """The experience of the rows of one behavior, [Q, T, B * K, ...] of [Q, T, B, ...], bootstraps alike.
+
+    Args:
+      exp: of environments with agents.
+      name: of the behavior.
+      count: K.
+      with_state: whether it stores its states.
+    """
+    time_step = rows_of(ActionTimeStep(*exp[:6]), name, count, 2)
+    after = exp.bootstrap
+    return Experience(
+        *time_step,
+        action=merged(exp.action[name], 2),
+        rollout_info=merged(exp.rollout_info[name], 2),
+        state=merged(exp.state[name], 2) if with_state else (),
+        policy_version=tf.repeat(exp.policy_version, count, 2),
+        bootstrap=Bootstrap(rows_of(after.time_step, name, count, 1), merged(after.state[name], 1)),
+    )

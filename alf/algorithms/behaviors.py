@@ -1,0 +1,239 @@
+"""Several algorithms for the agents of one environment: each acts for its slots, and learns from what they went through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from alf.algorithms.agent_rows import idle_rows, merged, of_slots, one_of, rows_of, split
+from alf.algorithms.behavior import Behavior, choose, make
+from alf.algorithms.behavior_part import Part
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.rl_algorithm import RLAlgorithm
+from alf.data_structures import ActionTimeStep, Experience, Nest, PolicyStep
+from alf.environments.agents import OBSERVATION, REWARD, slots_of
+from alf.utils import common, nest_utils
+from alf.utils.common import broadcast_mask, is_stateless
+
+
+class _Held:
+    """A holder that TensorFlow does not look into."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+
+
+@gin.configurable(module="alf")
+class Behaviors(OffPolicyAlgorithm):
+    """The algorithms of an environment with agents (see `alf.environments.agents`), as one.
+
+    To a driver it is an algorithm whose observations and actions are nests by the names of the behaviors. Each behavior
+    sees the slots of all environments as rows of its batch, [B, K, ...] as [B * K, ...]. Its optimiser, replayer, random
+    numbers and counters are its own; training one changes no variable of another. Where slots may be idle, their decision
+    steps are joined to segments first, and a behavior is trained when it has as many of them as there are slots in a
+    batch, which need not be at every iteration.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        behaviors: Mapping[str, Behavior] | None = None,
+        debug_summaries: bool = False,
+        name: str = "Behaviors",
+    ) -> None:
+        """Makes the algorithm of each behavior.
+
+        Args:
+          observation_spec: nest of bounded specs, of an environment with agents.
+          action_spec: nest of bounded specs, by the names of the behaviors.
+          behaviors: what acts for each; `'*'` for all that are not named, each of which gets an algorithm of its own.
+          debug_summaries: report more about the inside of the losses.
+          name: name of the algorithm.
+
+        Raises:
+          ValueError: the environment has no agents, or a behavior has nothing that acts, or there is none of a name.
+        """
+        slots = slots_of(observation_spec)
+        if slots is None:
+            raise ValueError(
+                "Behaviors is for environments with agents, whose observations are dicts by the names of the behaviors; "
+                "this one has a single agent: set TrainerConfig.algorithm_ctor to its algorithm, such as @Agent."
+            )
+        chosen = choose(behaviors or {}, list(slots))
+        parts = []
+        for key, count in slots.items():
+            spec = one_of(observation_spec[key][OBSERVATION]), one_of(action_spec[key])
+            parts.append(Part(key, chosen[key], make(key, chosen[key], *spec, debug_summaries), count))
+        # Set before the base, whose constructor calls setters that need it.
+        self._held = _Held(parts)
+        super().__init__(
+            observation_spec,
+            action_spec,
+            train_state_spec={p.name: of_slots(p.algorithm.train_state_spec, p.slots.count) for p in parts},
+            predict_state_spec={p.name: of_slots(p.algorithm.predict_state_spec, p.slots.count) for p in parts},
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._algorithms = {p.name: p.algorithm for p in parts}
+        self._keep_states_of_the_idle()
+
+    def _keep_states_of_the_idle(self) -> None:
+        # A segment may begin at any step of a stream, so the state before each must be there.
+        for part in self._parts:
+            if part.slots.may_idle and not is_stateless(part.algorithm.train_state_spec):
+                part.algorithm.use_rollout_state = True
+
+    @property
+    def by_name(self) -> dict[str, OffPolicyAlgorithm]:
+        """The algorithm of each behavior."""
+        return {p.name: p.algorithm for p in self._parts}
+
+    @property
+    def _parts(self) -> list[Part]:
+        return self._held.parts
+
+    # ---- settings of all ----
+
+    @property
+    def use_rollout_state(self) -> bool:
+        """See `RLAlgorithm`; recurrent behaviors whose slots may be idle store their states in any case."""
+        return self._use_rollout_state
+
+    @use_rollout_state.setter
+    def use_rollout_state(self, flag: bool) -> None:
+        RLAlgorithm.use_rollout_state.__set__(self, flag)  # type: ignore[attr-defined]
+        self._keep_states_of_the_idle()
+
+    def need_full_rollout_state(self) -> bool:
+        """Whether a behavior stores its states."""
+        return any(p.algorithm.need_full_rollout_state() for p in self._parts)
+
+    @property
+    def burn_in_length(self) -> int:
+        """See `OffPolicyAlgorithm`; that of all behaviors."""
+        return self._volatile.burn_in_length
+
+    @burn_in_length.setter
+    def burn_in_length(self, steps: int) -> None:
+        self._volatile.burn_in_length = steps
+        for part in self._parts:
+            part.algorithm.burn_in_length = steps
+
+    def set_summary_settings(
+        self, summarize_grads_and_vars: bool = False, summarize_action_distributions: bool = False
+    ) -> None:
+        """See `RLAlgorithm`; for all behaviors."""
+        super().set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)
+        for part in self._parts:
+            part.algorithm.set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)
+
+    def set_seed(self, seed: int) -> None:
+        """Seeds every behavior, each otherwise; the first one as if it were alone."""
+        super().set_seed(seed)
+        others = np.random.SeedSequence(seed).generate_state(len(self._parts))
+        for i, part in enumerate(self._parts):
+            part.algorithm.set_seed(int(others[i]) if i else seed)
+
+    def set_default_replayer(self, exp_replayer: str) -> None:
+        """Names the replayer of behaviors that say nothing themselves, by how they are trained or, failing that, this one."""
+        super().set_default_replayer(exp_replayer)
+        for part in self._parts:
+            whole = part.behavior.whole_replay_buffer_training
+            own = {None: exp_replayer, True: "one_time", False: "uniform"}[whole]
+            part.algorithm.set_default_replayer(own)
+
+    def set_exp_replayer(
+        self,
+        exp_replayer: str | None,
+        num_envs: int,
+        num_actors: int = 0,
+        unroll_length: int = 0,
+        learn_queue_cap: int = 0,
+    ) -> None:
+        """Makes the replayers of all behaviors; see `OffPolicyAlgorithm`."""
+        for part in self._parts:
+            part.begin_streams(exp_replayer, num_envs, unroll_length)
+
+    def count_env_steps(self, steps: int) -> None:
+        """Behaviors count their own steps, as they observe them."""
+
+    # ---- acting ----
+
+    def transform_timestep(self, time_step: ActionTimeStep) -> ActionTimeStep:
+        """Has each behavior transform what its slots see, their rewards too."""
+        observation = {}
+        for part in self._parts:
+            seen = part.algorithm.transform_timestep(rows_of(time_step, part.name, part.slots.count))
+            seen_by_slots = split((seen.reward, seen.observation), part.slots.count)
+            observation[part.name] = {
+                **time_step.observation[part.name],
+                REWARD: seen_by_slots[0],
+                OBSERVATION: seen_by_slots[1],
+            }
+        return time_step._replace(observation=observation)
+
+    def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
+        """Has each behavior act for its slots; see `RLAlgorithm`."""
+        return self._act(time_step, state, lambda algorithm, rows, own: algorithm.rollout(rows, own, mode))
+
+    def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
+        """Has each behavior act for its slots; see `RLAlgorithm`."""
+        return self._act(inputs, state, lambda algorithm, rows, own: algorithm.predict(rows, own, epsilon_greedy))
+
+    def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
+        """See `Algorithm`."""
+        return {p.name: p.algorithm.convert_train_state_to_predict_state(state[p.name]) for p in self._parts}
+
+    def _act(
+        self, time_step: ActionTimeStep, state: Nest, act: Callable[[RLAlgorithm, ActionTimeStep, Nest], PolicyStep]
+    ) -> PolicyStep:
+        steps = {}
+        for part in self._parts:
+            name, count = part.name, part.slots.count
+            rows = rows_of(time_step, name, count)
+            before = common.reset_state_at_first(merged(state[name], 0), rows.step_type)
+            step = act(part.algorithm, rows, before)
+            step = step._replace(info=nest_utils.distributions_to_params(step.info))
+            if part.slots.may_idle:
+                step = _unless(idle_rows(time_step, name), rows, before, step)
+            steps[name] = split(step, count)
+        return PolicyStep(
+            *({name: getattr(step, field) for name, step in steps.items()} for field in PolicyStep._fields)
+        )
+
+    # ---- learning ----
+
+    def observe(self, exp: Experience) -> None:
+        """Hands each behavior the experience [Q, T, B, ...] of its slots, as [Q, T, B * K, ...]."""
+        super().observe(exp)
+        for part in self._parts:
+            part.observe(exp)
+
+    def train(self, **arguments: Any) -> int:  # type: ignore[override]
+        """Trains every behavior that has what it needs; arguments and result as of `OffPolicyAlgorithm.train`."""
+        begin = time.monotonic()
+        steps = sum(part.train(arguments) for part in self._parts)
+        self._iterations.assign_add(1)
+        self._volatile.metrics = {
+            f"{p.name}/{key}": value for p in self._parts for key, value in p.algorithm.last_train_metrics.items()
+        }
+        self._end_train(begin)
+        return steps
+
+
+def _unless(idle: tf.Tensor, rows: ActionTimeStep, state: Nest, step: PolicyStep) -> PolicyStep:
+    """`step`, but who decides nothing stays in its state, and its last action stays the one before its next step."""
+
+    def keep(old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        return tf.where(broadcast_mask(idle, new), old, new)
+
+    return step._replace(
+        action=tf.nest.map_structure(keep, rows.prev_action, step.action),
+        state=tf.nest.map_structure(keep, state, step.state),
+    )
