@@ -15,8 +15,9 @@ class AgentProcessor:
 
     A stream is what one slot of one environment goes through: agents one after another, each FIRST, MID ..., LAST. Its
     idle steps are left out, so that what follows a step is what its action has led to, however much later. A segment is
-    handed out once the step after it is known, from which values bootstrap. Where a batch does not go on where the last
-    one of its streams ended, since one between was dropped, the steps that no segment holds yet are dropped too.
+    handed out once the step after it is known, from which values bootstrap. An agent whose end was lost is truncated at
+    its last step. Where a batch does not go on where the last one of its streams ended, since one between was dropped,
+    the steps that no segment holds yet are dropped too.
 
     What is held is bounded by the number of streams, however many agents they have seen.
     """
@@ -71,6 +72,7 @@ class AgentProcessor:
         for held, leaf in zip(self._held, leaves, strict=True):
             held[places[time, row], ids[row]] = leaf[time, row]
         self._count[ids] += valid.sum(0)
+        self._end_the_lost(ids)
         self._cut(ids)
 
     def _begin(self, exp: Experience, leaves: list[np.ndarray], streams: int) -> None:
@@ -102,6 +104,24 @@ class AgentProcessor:
         missing = self._length + 1 + steps - len(self._held[0])
         if missing > 0:
             self._held = [np.concatenate([x, np.zeros((missing, *x.shape[1:]), x.dtype)]) for x in self._held]
+
+    def _end_the_lost(self, ids: np.ndarray) -> None:
+        """Truncates agents after which another has begun without their end: idle ones of a crashed environment have none."""
+        step_type = self._held[0]
+        begins = step_type[1:, ids] == StepType.FIRST
+        begins &= np.arange(1, len(step_type))[:, np.newaxis] < self._count[ids]
+        lost = begins & (step_type[:-1, ids] != StepType.LAST)
+        for stream in ids[lost.any(0)]:
+            count = self._count[stream]
+            types = step_type[:count, stream]
+            before_first = np.append(types[1:] == StepType.FIRST, False)
+            types[before_first & (types == StepType.MID)] = StepType.LAST
+            # One that was seen once has learned of nothing.
+            stays = np.flatnonzero(~before_first | (types != StepType.FIRST))
+            for held in self._held:
+                held[: len(stays), stream] = held[stays, stream]
+            self.dropped_steps += int(count - len(stays))
+            self._count[stream] = len(stays)
 
     def _cut(self, ids: np.ndarray) -> None:
         """Moves whole segments, each with the step after it, to those that can be handed out."""

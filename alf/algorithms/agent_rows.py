@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, StepType
 from alf.environments.agents import DISCOUNT, IDLE, OBSERVATION, REWARD, STEP_TYPE
-from alf.utils.common import add_outer_dims, broadcast_mask
+from alf.utils.common import add_outer_dims, broadcast_mask, reset_state_at_first
 
 
 def of_slots(spec: Nest, count: int) -> Nest:
@@ -87,7 +87,8 @@ def experience_of(exp: Experience, name: str, count: int, with_state: bool) -> E
         *time_step,
         action=merged(exp.action[name], 2),
         rollout_info=merged(exp.rollout_info[name], 2),
-        state=merged(exp.state[name], 2) if with_state else (),
+        # The driver has zeroed it where an episode of the environment begins, and knows of no agent's.
+        state=reset_state_at_first(merged(exp.state[name], 2), time_step.step_type) if with_state else (),
         policy_version=tf.repeat(exp.policy_version, count, 2),
         bootstrap=Bootstrap(rows_of(after.time_step, name, count, 1), merged(after.state[name], 1)),
     )

@@ -17,6 +17,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Experience, Nest, PolicyStep
 from alf.environments.agents import OBSERVATION, REWARD, slots_of
+from alf.metrics.agent_episodes import UNSHAPED_REWARD
 from alf.utils import common, nest_utils
 from alf.utils.common import broadcast_mask, is_stateless
 
@@ -95,6 +96,11 @@ class Behaviors(OffPolicyAlgorithm):
         return {p.name: p.algorithm for p in self._parts}
 
     @property
+    def trained(self) -> dict[str, OffPolicyAlgorithm]:
+        """The algorithm of each behavior that learns."""
+        return {p.name: p.algorithm for p in self._parts if p.behavior.trained}
+
+    @property
     def _parts(self) -> list[Part]:
         return self._held.parts
 
@@ -166,7 +172,7 @@ class Behaviors(OffPolicyAlgorithm):
     # ---- acting ----
 
     def transform_timestep(self, time_step: ActionTimeStep) -> ActionTimeStep:
-        """Has each behavior transform what its slots see, their rewards too."""
+        """Has each behavior transform what its slots see, their rewards too; metrics find those of before beside them."""
         observation = {}
         for part in self._parts:
             seen = part.algorithm.transform_timestep(rows_of(time_step, part.name, part.slots.count))
@@ -176,6 +182,8 @@ class Behaviors(OffPolicyAlgorithm):
                 REWARD: seen_by_slots[0],
                 OBSERVATION: seen_by_slots[1],
             }
+            if part.algorithm.shapes_reward:
+                observation[part.name][UNSHAPED_REWARD] = time_step.observation[part.name][REWARD]
         return time_step._replace(observation=observation)
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 from tf_agents.trajectories import time_step as ts
 
-from alf.environments import finite_check
+from alf.environments import agents, finite_check
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.call_thread import CallThread, bounded_call
 from alf.environments.seeding import Seed, seed_sequence
@@ -28,7 +28,8 @@ class RestartingEnvironment(BatchedEnvironment):
     When a step raises, or takes too long, every open episode is truncated: LAST with discount 1, reward 0 and the
     observation repeated; the rebuilt environment's FIRST comes next. All rows of a batched environment start together,
     so where some rows were LAST when it failed, their FIRST comes at once with a truncated one-step episode after it,
-    and the open rows get one more MID before their LAST: each stream stays a sequence FIRST, MID..., LAST.
+    and the open rows get one more MID before their LAST: each stream stays a sequence FIRST, MID..., LAST. Of agents
+    nobody begins or ends again in an observation that is repeated, and rewards are not repeated; see `agents.repeated`.
 
     Seeds of the rebuilt environments are spawned from the first one's.
     """
@@ -83,6 +84,8 @@ class RestartingEnvironment(BatchedEnvironment):
         self._told_phase: str | None = None
         self._build(self._seeds if seed is None else seed)
         self._check_finite = finite_check.finite_check(self._env.observation_spec())
+        has_agents = agents.slots_of(self._env.observation_spec()) is not None
+        self._repeated: Callable[[Any], Any] = agents.repeated if has_agents else _unchanged
 
     @property
     def batch_size(self) -> int:
@@ -222,7 +225,7 @@ class RestartingEnvironment(BatchedEnvironment):
         """Ends all open episodes; queues what comes after, up to `first` of the new ones; returns the first of it."""
         if not self._check_finite(first):
             raise finite_check.nonfinite_error(first, self._env.observation_spec(), self.first_env_id, self._steps)
-        self._pending.extend(_truncation(self._current_time_step, first))
+        self._pending.extend(_truncation(self._current_time_step, first, self._repeated))
         self._pending.append(first)
         self._steps += 1
         return self._pending.popleft()
@@ -303,27 +306,33 @@ class RestartingEnvironment(BatchedEnvironment):
             self._close_env(_CLOSE_TIMEOUT_SECS)
 
 
-def _truncation(last: ts.TimeStep, first: ts.TimeStep) -> list[ts.TimeStep]:
+def _unchanged(observation: Any) -> Any:
+    return observation
+
+
+def _truncation(last: ts.TimeStep, first: ts.TimeStep, repeated: Callable[[Any], Any]) -> list[ts.TimeStep]:
     """The steps that end all rows at the same time, so that all may begin anew together.
 
     Args:
       last: what the rows showed last, [B].
       first: what they begin with, [B].
+      repeated: makes of an observation the one that is shown when it is shown again.
 
     Returns:
       One step, LAST in all rows; or two where some rows were LAST: these are FIRST and LAST, the others MID and LAST.
     """
     ended = last.step_type == ts.StepType.LAST
     size = len(ended)
+    again = repeated(last.observation)
 
     def select(old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return np.where(ended.reshape((size,) + (1,) * (old.ndim - 1)), new, old)
 
-    def step(step_type: np.ndarray) -> ts.TimeStep:
-        observation = tf.nest.map_structure(select, last.observation, first.observation)
+    def step(step_type: np.ndarray, begun: Any) -> ts.TimeStep:
+        observation = tf.nest.map_structure(select, again, begun)
         return ts.TimeStep(step_type, np.zeros(size, np.float32), np.ones(size, np.float32), observation)
 
-    ending = [step(np.full(size, 2, np.int32))]
+    ending = [step(np.full(size, 2, np.int32), repeated(first.observation))]
     if ended.any():
-        ending.insert(0, step(np.where(ended, 0, 1).astype(np.int32)))
+        ending.insert(0, step(np.where(ended, 0, 1).astype(np.int32), first.observation))
     return ending
