@@ -23,6 +23,7 @@ from alf.data_structures import (
 from alf.utils import nest_utils, rng
 from alf.utils.action_masks import ActionMasks
 from alf.utils.common import add_outer_dims, as_list, cast_transformer, is_stateless, zeros_from_spec
+from alf.utils.random_actions import random_actions
 
 # What `rollout` is asked for.
 ON_POLICY_TRAINING = 0
@@ -204,6 +205,10 @@ class RLAlgorithm(Algorithm):
     def allowed_actions(self, time_step: ActionTimeStep) -> tf.Tensor | None:
         """Which actions a transformed time step [B, ...] allows, bool [B, number of actions]; None for all; reads no weights."""
         return self._action_masks.allowed(time_step.observation)
+
+    def random_action(self, time_step: ActionTimeStep) -> Nest:
+        """An action at random for a transformed time step [B, ...], of those that it allows; reads no weights."""
+        return random_actions(self._action_spec, tf.shape(time_step.step_type)[:1], self.allowed_actions(time_step))
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """Acts to collect experience.

@@ -202,7 +202,7 @@ class AsyncOffPolicyDriver(Driver):
         call_spec = inline_call_spec(variables) if inline else queue_call_spec()
         policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
         if at_random:
-            policy = random_policy(policy, self._algorithm.action_spec, self._algorithm.allowed_actions)
+            policy = random_policy(policy, self._algorithm.random_action)
         unroller = Unroller(
             self._algorithm,
             self._batch_size,

@@ -184,10 +184,16 @@ class PolicyDriver(Driver):
                 time_step, policy_state = self._step_on_host(time_step, policy_state)
         return time_step, policy_state
 
-    def run_episodes(self, num_episodes: int, max_steps_per_episode: int = 100_000) -> None:
-        """Plays from a reset until `num_episodes` episodes of the batch have ended, or the limit of steps is reached."""
+    def run_episodes(self, num_episodes: int, max_steps_per_episode: int = 100_000) -> ActionTimeStep:
+        """Plays from a reset until `num_episodes` episodes of the batch have ended, or the limit of steps is reached.
+
+        Returns:
+          where the environment stands then.
+        """
         wanted = int(self._metrics[0].result()) + num_episodes
-        self.predict_until(lambda: int(self._metrics[0].result()) >= wanted, max_steps_per_episode * num_episodes)
+        limit = max_steps_per_episode * num_episodes
+        time_step, _ = self.predict_until(lambda: int(self._metrics[0].result()) >= wanted, limit)
+        return time_step
 
     def _step_on_host(self, time_step: ActionTimeStep, state: Nest) -> tuple[ActionTimeStep, Nest]:
         with sequential():

@@ -152,7 +152,7 @@ class SyncOffPolicyDriver(Driver):
         steppers[:] = [self._collector.step_flat]
         policy = inline_policy(self._algorithm, variables)
         if at_random:
-            policy = random_policy(policy, self._algorithm.action_spec, self._algorithm.allowed_actions)
+            policy = random_policy(policy, self._algorithm.random_action)
         elif self._teacher is not None:
             policy = self._teacher.policy(policy)
         unroller = Unroller(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context
 
 from alf import _tf
@@ -48,13 +49,27 @@ class Segment(NamedTuple):
     versions: tf.Tensor
 
 
-def sequential() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def sequential() -> Iterator[None]:
     """Runs traced code operation by operation on one thread, to be entered for tracing and for calling.
 
     Small operations cost less there than their way between the threads of a pool. Not for code that waits in queues: it
     would hold a thread of the pool while it waits.
+
+    Operations are not fused. TensorFlow fuses some in a function that it leaves alone in a loop, and the last bits of
+    what a policy records would tell whether its environment was stepped inside the graph.
     """
-    return context.function_executor_type("SINGLE_THREADED_EXECUTOR")
+    with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+        # Under this name it takes the message, and keeps it serialised.
+        context.context().function_call_options.config_proto_serialized = _without_fusing()
+        yield
+
+
+@functools.cache
+def _without_fusing() -> config_pb2.ConfigProto:
+    config = context.context().config
+    config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
+    return config
 
 
 def parallel() -> contextlib.AbstractContextManager[None]:

@@ -11,6 +11,7 @@ from tf_agents.trajectories.policy_step import PolicyStep
 from alf.data_structures import ActionTimeStep
 from alf.drivers.random_policy import random_policy
 from alf.drivers.unroll import Call
+from alf.utils.random_actions import random_actions
 
 ROWS = 2000
 
@@ -21,7 +22,8 @@ def _draw(spec, seed=0, t=0):
 
     call = Call((), (), (), tf.constant([seed, 1]), tf.constant(0), tf.constant(0))
     time_step = ActionTimeStep(step_type=tf.zeros([ROWS], tf.int32))
-    step, version = random_policy(policy, spec)(call, time_step, "state", tf.constant(t))
+    random = random_policy(policy, lambda seen: random_actions(spec, tf.shape(seen.step_type)[:1]))
+    step, version = random(call, time_step, "state", tf.constant(t))
     assert (step.state, step.info, version) == ("state", "its info", "version")
     return tf.nest.map_structure(lambda a: a.numpy(), step.action)
 
