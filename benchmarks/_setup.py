@@ -25,7 +25,14 @@ def cart_pole(batch_size: int, vectorization: str = "vector_entry_point", seed: 
 
 def ppo(env: BatchedEnvironment, layers: tuple[int, ...] = (64, 64)) -> PPOAlgorithm:
     """PPO with one multi-layer perceptron for the actor and one for the value."""
-    observation_spec, action_spec = (_tensor_spec(s) for s in (env.observation_spec(), env.action_spec()))
+    specs = (tensor_spec.from_spec(spec) for spec in (env.observation_spec(), env.action_spec()))
+    return ppo_of(*specs, layers=layers)
+
+
+def ppo_of(
+    observation_spec: Any, action_spec: Any, debug_summaries: bool = False, layers: tuple[int, ...] = (64, 64)
+) -> PPOAlgorithm:
+    """The same, for one agent of these specs."""
     return PPOAlgorithm(
         observation_spec,
         action_spec,
@@ -35,11 +42,8 @@ def ppo(env: BatchedEnvironment, layers: tuple[int, ...] = (64, 64)) -> PPOAlgor
         value_network=lambda: value_network.ValueNetwork(observation_spec, fc_layer_params=layers),
         loss_class=PPOLoss,
         optimizer=tf.keras.optimizers.legacy.Adam(1e-3),
+        debug_summaries=debug_summaries,
     )
-
-
-def _tensor_spec(spec: Any) -> Any:
-    return tensor_spec.from_spec(spec)
 
 
 class SlowEnvironment(BatchedEnvironment):

@@ -243,6 +243,9 @@ def test_library_code_neither_prints_nor_exits() -> None:
 # Objects that are not of alf, or that a user gives; so what they have is asked.
 _FOREIGN = {
     ("alf/drivers/base.py", "batched"),
+    ("alf/environments/agents_env.py", "metadata"),
+    ("alf/environments/agents_env.py", "possible_agents"),
+    ("alf/environments/agents_env.py", "render_mode"),
     ("alf/environments/checker.py", "batch_size"),
     ("alf/environments/vectorization.py", "close"),
     ("alf/trainers/run_index.py", "size"),

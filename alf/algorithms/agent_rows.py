@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.specs import array_spec, tensor_spec
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, StepType
 from alf.environments.agents import DISCOUNT, IDLE, OBSERVATION, REWARD, STEP_TYPE
@@ -18,9 +19,11 @@ def of_slots(spec: Nest, count: int) -> Nest:
 
 
 def one_of(spec: Nest) -> Nest:
-    """Specs of what one slot has, of specs [K, ...] with the bounds of the first."""
+    """Specs of what one slot has, of specs [K, ...]; bounds, where there are some, are those of the first slot."""
 
     def first(leaf: Any) -> Any:
+        if not isinstance(leaf, (array_spec.BoundedArraySpec, tensor_spec.BoundedTensorSpec)):
+            return type(leaf)(leaf.shape[1:], leaf.dtype, name=leaf.name)
         low, high = (np.broadcast_to(bound, leaf.shape)[0] for bound in (leaf.minimum, leaf.maximum))
         return type(leaf)(leaf.shape[1:], leaf.dtype, name=leaf.name, minimum=low, maximum=high)
 

@@ -194,6 +194,23 @@ class Behaviors(OffPolicyAlgorithm):
         """Has each behavior act for its slots; see `RLAlgorithm`."""
         return self._act(inputs, state, lambda algorithm, rows, own: algorithm.predict(rows, own, epsilon_greedy))
 
+    def random_action(self, time_step: ActionTimeStep) -> Nest:
+        """See `RLAlgorithm`; who decides nothing keeps its last action."""
+
+        def act(algorithm: RLAlgorithm, rows: ActionTimeStep, state: Nest) -> PolicyStep:
+            return PolicyStep(algorithm.random_action(rows), state, ())
+
+        return self._act(time_step, {p.name: () for p in self._parts}, act).action
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """See `RLAlgorithm`; [B, K, ...], the names of the behaviors in front."""
+        found = {}
+        for part in self._parts:
+            name, count = part.name, part.slots.count
+            own = part.algorithm.outputs(rows_of(time_step, name, count), merged(state[name], 0))
+            found.update({f"{name}/{key}": value for key, value in split(own, count).items()})
+        return found
+
     def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
         """See `Algorithm`."""
         return {p.name: p.algorithm.convert_train_state_to_predict_state(state[p.name]) for p in self._parts}

@@ -122,7 +122,6 @@ class AgentSlots:
         slot = self.names.index(name) if self.names else int(np.flatnonzero(~self._occupied)[0])
         self.open[name] = slot
         self._occupied[slot] = True
-        self._held[slot] = 0.0
         self._alive[slot] = 1.0
         self._write(name, slot, observation)
         self._step_type[slot] = StepType.FIRST

@@ -166,7 +166,7 @@ class AgentsEnv(gymnasium.Env):
     def step(self, action: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Steps the environment with the actions of those that decide, or shows the rest of its last step."""
         rest, self._rest = self._rest, None
-        acting = {} if rest is not None else self._actions(action)
+        acting = self._actions(action)
         for part in self._slots.values():
             part.begin_frame()
         terminated = truncated = False

@@ -8,6 +8,7 @@ import gin
 import numpy as np
 from tf_agents.trajectories import time_step as ts
 
+from alf.environments import agents
 from alf.environments.batched_environment import BatchedEnvironment
 
 
@@ -114,7 +115,10 @@ class EpisodicLife(BatchWrapper):
 
 @gin.configurable(module="alf.environments.wrappers")
 class NonEpisodicAgent(BatchWrapper):
-    """Gives every end of an episode a discount, so that values bootstrap beyond it: for intrinsic rewards."""
+    """Gives every end of an episode a discount, so that values bootstrap beyond it: for intrinsic rewards.
+
+    Where an environment has agents, the end of each agent gets it too.
+    """
 
     def __init__(self, env: BatchedEnvironment, discount: float = 1.0) -> None:
         """Wraps `env`, which is closed with this.
@@ -125,7 +129,18 @@ class NonEpisodicAgent(BatchWrapper):
         """
         super().__init__(env)
         self._discount = np.float32(discount)
+        self._has_agents = agents.slots_of(env.observation_spec()) is not None
 
     def _step(self, action: Any) -> ts.TimeStep:
         step = self._env.step(action)
-        return step._replace(discount=np.where(step.step_type == ts.StepType.LAST, self._discount, step.discount))
+        step = step._replace(discount=self._beyond_ends(step.step_type, step.discount))
+        if not self._has_agents:
+            return step
+        parts = {
+            name: {**part, agents.DISCOUNT: self._beyond_ends(part[agents.STEP_TYPE], part[agents.DISCOUNT])}
+            for name, part in step.observation.items()
+        }
+        return step._replace(observation=parts)
+
+    def _beyond_ends(self, step_type: np.ndarray, discount: np.ndarray) -> np.ndarray:
+        return np.where(step_type == ts.StepType.LAST, self._discount, discount)

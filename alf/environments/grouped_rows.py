@@ -67,8 +67,10 @@ class GroupedRows(BatchWrapper):
 
     def _stacked(self, spec: Any) -> Any:
         def stack(leaf: Any) -> Any:
-            low, high = (np.broadcast_to(bound, leaf.shape)[np.newaxis] for bound in (leaf.minimum, leaf.maximum))
             shape = (self._count, *leaf.shape)
+            if not isinstance(leaf, array_spec.BoundedArraySpec):
+                return array_spec.ArraySpec(shape, leaf.dtype, leaf.name)
+            low, high = (np.broadcast_to(bound, leaf.shape)[np.newaxis] for bound in (leaf.minimum, leaf.maximum))
             return array_spec.BoundedArraySpec(
                 shape, leaf.dtype, np.broadcast_to(low, shape), np.broadcast_to(high, shape), leaf.name
             )

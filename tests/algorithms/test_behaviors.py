@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,9 +11,17 @@ from tf_agents.specs import tensor_spec
 
 from alf.algorithms.behavior import Behavior
 from alf.algorithms.behaviors import Behaviors
+from alf.algorithms.predictions import get_predictions
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments import suite_agents
 from alf.environments.grouped_rows import GroupedRows
 from alf.environments.utils import create_environment
+from alf.replay.experience_replayer import OnetimeExperienceReplayer
+from alf.replay.uniform_replay import UniformReplay
+from tests.algorithms.off_policy import make
+from tests.algorithms.test_action_masks import algorithm_of as masked_algorithm
+from tests.algorithms.test_action_masks import environment as masked_environment
 from tests.trainers.small_run import make_algorithm
 
 
@@ -58,3 +68,122 @@ def test_agents_that_share_a_behavior_are_rows_of_one_batch():
     composed = _run(GroupedRows(_cart_poles(8), 4), _all_for_one, "sync").by_name["agent"]
     for mine, theirs in zip(plain.variables, composed.variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy(), err_msg=mine.name)
+
+
+def _dqn(observation_spec, action_spec, debug_summaries=False):
+    return make("dqn", observation_spec, action_spec)
+
+
+def _pursuit(rows=4):
+    return create_environment("pursuit", suite_agents.load, num_parallel_environments=rows, seed=5)
+
+
+_PAIR = {
+    "chaser": Behavior(make_algorithm),
+    "runner": Behavior(
+        _dqn, whole_replay_buffer_training=False, num_updates=3, mini_batch_size=16, mini_batch_length=2
+    ),
+}
+
+
+def _train(env, behaviors, iterations=4, **arguments):
+    tf.keras.utils.set_random_seed(3)
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, behaviors))
+    algorithm.set_default_replayer("one_time")
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, random_seed=11)
+    first = {name: [v.numpy() for v in child.trainable_variables] for name, child in algorithm.by_name.items()}
+    try:
+        for _ in range(iterations):
+            driver.run()
+            algorithm.train(**arguments)
+    finally:
+        driver.stop()
+    return algorithm, first
+
+
+def _changed(algorithm, first, name):
+    now = [v.numpy() for v in algorithm.by_name[name].trainable_variables]
+    return [not np.array_equal(a, b) for a, b in zip(first[name], now, strict=True)]
+
+
+def test_behaviors_have_algorithms_replayers_and_sizes_of_their_own():
+    algorithm, first = _train(_pursuit(), _PAIR, num_updates=2, mini_batch_size=4)
+    chaser, runner = algorithm.by_name["chaser"], algorithm.by_name["runner"]
+    assert all(_changed(algorithm, first, "chaser"))
+    assert all(_changed(algorithm, first, "runner"))
+    assert isinstance(chaser.exp_replayer, OnetimeExperienceReplayer)
+    assert isinstance(runner.exp_replayer, UniformReplay)
+    # Four environments with three chasers and one runner, four segments of eight steps.
+    assert runner.exp_replayer.total_steps == 4 * 4 * 8
+    assert int(algorithm.iterations) == int(chaser.iterations) == int(runner.iterations) == 4
+    assert {key.split("/")[0] for key in algorithm.last_train_metrics} == {"chaser", "runner"}
+
+
+def test_training_one_behavior_leaves_all_variables_of_another_as_they_are():
+    frozen = {**_PAIR, "chaser": dataclasses.replace(_PAIR["chaser"], trained=False)}
+    algorithm, first = _train(_pursuit(), frozen)
+    assert not any(_changed(algorithm, first, "chaser"))
+    assert all(_changed(algorithm, first, "runner"))
+    assert int(algorithm.by_name["chaser"].iterations) == 0
+
+
+def test_two_runs_of_one_seed_are_bit_identical():
+    both, _ = _train(_pursuit(), _PAIR, num_updates=2, mini_batch_size=4)
+    again, _ = _train(_pursuit(), _PAIR, num_updates=2, mini_batch_size=4)
+    for mine, theirs in zip(both.variables, again.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy(), err_msg=mine.name)
+
+
+def test_a_memory_that_holds_too_little_yet_is_filled_first():
+    few = {**_PAIR, "runner": dataclasses.replace(_PAIR["runner"], mini_batch_size=100)}
+    algorithm, _ = _train(_pursuit(), few, iterations=4, num_updates=1, mini_batch_size=4)
+    # 32 steps an iteration in four streams: a hundred sequences of two are there at the fourth.
+    assert [int(algorithm.by_name[name].iterations) for name in ("chaser", "runner")] == [4, 1]
+
+
+@pytest.mark.parametrize(
+    ("behaviors", "said"),
+    [
+        ({"chaser": Behavior(make_algorithm)}, r"says nothing of 'runner': .* '\*'"),
+        ({"chasr": Behavior(make_algorithm)}, "names 'chasr', .* did you mean 'chaser'"),
+        ({"*": Behavior()}, "'chaser' has algorithm_ctor=None"),
+    ],
+)
+def test_a_wrong_mapping_of_behaviors_is_one_sentence(behaviors, said):
+    env = _pursuit(1)
+    with pytest.raises(ValueError, match=said):
+        _algorithm(env, lambda *specs: Behaviors(*specs, behaviors))
+    env.close()
+
+
+def test_an_environment_with_one_agent_is_refused():
+    env = _cart_poles(1)
+    with pytest.raises(ValueError, match=r"single agent: set TrainerConfig\.algorithm_ctor"):
+        _algorithm(env, _all_for_one)
+    env.close()
+
+
+def test_random_heat_up_of_agents_takes_allowed_actions_only():
+    env = GroupedRows(masked_environment(16, 0), 4)
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, {"*": Behavior(_masked_dqn)}))
+    driver = SyncOffPolicyDriver(env, algorithm, 12, exp_replayer="uniform", random_seed=1)
+    try:
+        driver.gather(at_random=True)  # the environment refuses any other
+    finally:
+        driver.stop()
+
+
+def _masked_dqn(observation_spec, action_spec, debug_summaries=False):
+    return masked_algorithm("dqn")
+
+
+def test_networks_of_behaviors_can_be_asked():
+    env = _pursuit(3)
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, _PAIR))
+    observation = tf.nest.map_structure(tf.constant, env.reset().observation)
+    values = get_predictions(algorithm, observation, "chaser/value")
+    assert values.shape == (3, 3)
+    own = observation["chaser"]["observation"][:, 1]
+    alone = get_predictions(algorithm.by_name["chaser"], own, "value")
+    np.testing.assert_allclose(values[:, 1], alone, rtol=1e-5)
+    env.close()
