@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def run_episodes(
     epsilon_greedy: float,
     random_seed: int | None = None,
     observers: Sequence[Callable[..., None]] = (),
-    success_threshold: float | None = None,
+    success_threshold: float | Mapping[str, float] | None = None,
     max_steps_per_episode: int = 100_000,
 ) -> EpisodeRecorder:
     """Plays exactly `num_episodes` episodes from a reset.
@@ -36,11 +36,12 @@ def run_episodes(
       epsilon_greedy: chance of a sampled instead of the most likely action: 0 is deterministic, 1 stochastic.
       random_seed: of the samples.
       observers: called as `f(trajectory [B, ...])` at every step.
-      success_threshold: an episode with at least this return is a success; None: where the environment says so.
+      success_threshold: an episode with at least this return is a success; by behavior, an agent's episode; None: where
+        the environment says so.
       max_steps_per_episode: a longer one is an error.
 
     Returns:
-      their `returns`, `lengths` and `succeeded`.
+      their `returns`, `lengths` and `succeeded`, and, with several agents, those of `agents` by behavior.
 
     Raises:
       EpisodesError: an episode does not end.
@@ -53,12 +54,17 @@ def run_episodes(
     if num_episodes < 1:
         raise ValueError(f"num_episodes={num_episodes} must be at least 1.")
     recorder = EpisodeRecorder(
-        EnvironmentEpisodes(num_episodes), env.batch_size, success_threshold, lambda: env.successes
+        EnvironmentEpisodes(num_episodes),
+        env.batch_size,
+        success_threshold,
+        lambda: env.successes,
+        observation_spec=env.observation_spec(),
     )
     driver = PolicyDriver(
         env, algorithm, observers=[recorder, *observers], epsilon_greedy=epsilon_greedy, random_seed=random_seed
     )
-    driver.predict_until(lambda: recorder.done or recorder.longest_open() > max_steps_per_episode)
+    time_step, _ = driver.predict_until(lambda: recorder.done or recorder.longest_open() > max_steps_per_episode)
+    recorder.finish(time_step)
     if not recorder.done:
         raise EpisodesError(
             f"An episode has not ended after {max_steps_per_episode} steps ({len(recorder.returns)} of "
@@ -84,6 +90,17 @@ def summary(
         "length": _numbers(lengths),
         "returns": [_finite(r) for r in returns],
         "lengths": list(lengths),
+    }
+
+
+def behavior_summaries(recorder: EpisodeRecorder) -> dict[str, dict[str, Any]]:
+    """By behavior what `summary` tells of the episodes of single agents; of one without an episode `episodes`, 0."""
+    agents = recorder.agents
+    if agents is None:
+        return {}
+    return {
+        name: summary(returns, agents.lengths[name], agents.succeeded(name)) if returns else {"episodes": 0}
+        for name, returns in agents.returns.items()
     }
 
 

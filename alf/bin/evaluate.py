@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from absl import flags, logging
 
 from alf.bin import command_line, output_flag, policy_flags, trained
-from alf.bin.episodes import EpisodesError, run_episodes, summary
+from alf.bin.episodes import EpisodesError, behavior_summaries, run_episodes, summary
 from alf.bin.video import Video, VideoError, marked
 from alf.utils.files import write_atomically
 
@@ -52,7 +52,8 @@ class Plan:
       modes: names out of `MODES`.
       batch_size: B, environments stepped together.
       random_seed: of environments and samples, the same for each mode and checkpoint.
-      success_threshold: return from which on an episode is a success; None: where the environment says so.
+      success_threshold: return from which on an episode is a success; by behavior, an agent's episode; None: where the
+        environment says so.
       record_file: .mp4 or .gif of the episodes of row 0; with several modes their names are put into its name.
     """
 
@@ -60,7 +61,7 @@ class Plan:
     modes: Sequence[str] = tuple(MODES)
     batch_size: int = 1
     random_seed: int = 0
-    success_threshold: float | None = None
+    success_threshold: float | Mapping[str, float] | None = None
     record_file: str | None = None
 
 
@@ -72,7 +73,7 @@ def evaluate(plan: Plan, algorithm: Any) -> dict[str, dict[str, Any]]:
       algorithm: acts, and learns nothing.
 
     Returns:
-      for each mode what `episodes.summary` tells, and `seconds`.
+      for each mode what `episodes.summary` tells, and `seconds`; with several agents, `behaviors` has the summary of each.
 
     Raises:
       EpisodesError: an episode does not end.
@@ -108,6 +109,9 @@ def _evaluate_mode(plan: Plan, algorithm: Any, mode: str) -> dict[str, Any]:
             video.close()
         env.close()
     result = summary(episodes.returns, episodes.lengths, episodes.succeeded if episodes.tells_success else None)
+    behaviors = behavior_summaries(episodes)
+    if behaviors:
+        result["behaviors"] = behaviors
     return {**result, "steps": episodes.steps, "seconds": round(time.monotonic() - began, 3)}
 
 
@@ -262,20 +266,11 @@ def _plan(root_dir: str) -> Plan:
 
 
 def _write(result: dict[str, Any]) -> None:
-    """Logs a line for each mode, and puts the result into the file."""
+    """Logs a line for each mode and behavior, and puts the result into the file."""
     for mode, numbers in result["results"].items():
-        success = "" if numbers["success_rate"] is None else f", success {numbers['success_rate']:.0%}"
-        logging.info(
-            "%s, %s: return %s ± %s over %d episodes (min %s, median %s, max %s), length %s%s, %.1f s.",
-            result["checkpoint"],
-            mode,
-            *(_text(numbers[name]) for name in ("mean", "std")),
-            numbers["episodes"],
-            *(_text(numbers[name]) for name in ("min", "median", "max")),
-            _text(numbers["length"]["mean"]),
-            success,
-            numbers["seconds"],
-        )
+        logging.info("%s, %s: %s, %.1f s.", result["checkpoint"], mode, _told(numbers), numbers["seconds"])
+        for behavior, of_one in numbers.get("behaviors", {}).items():
+            logging.info("%s, %s, %s: %s.", result["checkpoint"], mode, behavior, _told(of_one))
     path = output_flag.OUTPUT.value
     if path and _WATCH.value:
         output_flag.append_line(path, result)
@@ -283,6 +278,17 @@ def _write(result: dict[str, Any]) -> None:
         write_atomically(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
     if path:
         logging.info("Result: %s", path)
+
+
+def _told(numbers: Mapping[str, Any]) -> str:
+    if not numbers["episodes"]:
+        return "no episode of an agent has ended"
+    mean, std, least, median, most = (_text(numbers[name]) for name in ("mean", "std", "min", "median", "max"))
+    success = "" if numbers["success_rate"] is None else f", success {numbers['success_rate']:.0%}"
+    return (
+        f"return {mean} ± {std} over {numbers['episodes']} episodes (min {least}, median {median}, max {most}), "
+        f"length {_text(numbers['length']['mean'])}{success}"
+    )
 
 
 def _text(value: float | None) -> str:

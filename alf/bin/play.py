@@ -3,9 +3,11 @@
     python -m alf.bin.play --root_dir=runs/cart_pole --num_episodes=3 --record_file=cart_pole.mp4
     python -m alf.bin.play --root_dir=runs/cart_pole --checkpoint=best
     python -m alf.bin.play --root_dir=runs/cart_pole --follow
+    python -m alf.bin.play --root_dir=runs/pursuit --behavior_from=runner=runs/other:best
 
 Uses the configuration and a checkpoint of the run in --root_dir, the newest by default. With --follow it plays again
-each time that training, which may go on meanwhile, has written a newer one. Needs no display, and writes nothing into
+each time that training, which may go on meanwhile, has written a newer one. All behaviors of a run play together;
+--behavior_from lets one of them act by the weights of another checkpoint. Needs no display, and writes nothing into
 --root_dir. Exit code 2: the command line, the configuration or the checkpoint is wrong.
 """
 
@@ -13,18 +15,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
 from alf.bin import command_line, policy_flags, trained
 from alf.bin.video import Video, VideoError, marked
 
+if TYPE_CHECKING:
+    from alf.trainers.agent_evaluation import AgentRecorder, BehaviorEvaluation
+
 _FOLLOW = flags.DEFINE_bool("follow", False, "Play again each time a newer checkpoint appears, until Ctrl-C.")
 _EPSILON = flags.DEFINE_float(
     "epsilon_greedy", 0.1, "Chance of a sampled instead of the most likely action.", lower_bound=0.0, upper_bound=1.0
 )
 _SLEEP = flags.DEFINE_float("sleep_time_per_step", 0.01, "Seconds to wait after each step.", lower_bound=0.0)
+_BEHAVIOR_FROM = flags.DEFINE_multi_string(
+    "behavior_from",
+    [],
+    "Let a behavior act by the weights of another run or checkpoint, NAME=RUN; NAME=OTHER@RUN takes those of the "
+    "behavior OTHER there; repeatable.",
+)
 flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(policy_flags)
 
@@ -49,10 +60,14 @@ class Player:
           sleep_time_per_step: seconds to wait after each step.
           random_seed: of the samples.
         """
+        import numpy as np
+
         from alf.drivers.policy_driver import PolicyDriver
         from alf.metrics.metrics import AverageReturnMetric
 
         self._env = env
+        self._agents: AgentRecorder | None = None
+        self._all_rows = np.ones(env.batch_size, bool)
         self._video: Video | None = None
         self._returns = AverageReturnMetric(1, env.batch_size, buffer_size=1)
         observers: list[Callable[..., None]] = [self._record]
@@ -70,9 +85,22 @@ class Player:
     def _record(self, trajectory: Any) -> None:
         if self._video is not None:
             self._video.add(trajectory)
+        if self._agents is not None:
+            self._agents.take(trajectory, self._all_rows)
+
+    def _play_one(self) -> Sequence[BehaviorEvaluation]:
+        """Plays an episode; what it came to for each behavior, where several agents act."""
+        from alf.trainers.agent_evaluation import recorder_of
+
+        agents = self._agents = recorder_of(self._env.observation_spec(), self._env.batch_size, {})
+        time_step = self._driver.run_episodes(1)
+        if agents is None:
+            return ()
+        agents.take(time_step, self._all_rows)
+        return agents.result()
 
     def play(self, num_episodes: int, record_file: str | None = None) -> list[float]:
-        """Plays whole episodes and logs their returns.
+        """Plays whole episodes and logs their returns, with several agents those of each behavior too.
 
         Args:
           num_episodes: how many.
@@ -86,13 +114,17 @@ class Player:
         """
         import numpy as np
 
+        from alf.trainers.agent_evaluation import told
+
         self._video = Video(self._env, record_file) if record_file else None
         returns = []
         try:
             for episode in range(num_episodes):
-                self._driver.run_episodes(1)
+                behaviors = self._play_one()
                 returns.append(float(self._returns.result()))
                 logging.info("Episode %d: return %.3f", episode + 1, returns[-1])
+                for b in behaviors:
+                    logging.info("  %s: %s", b.name, told(b))
         finally:
             if self._video is not None:
                 self._video.close()
@@ -112,6 +144,7 @@ def play(
     sleep_time_per_step: float = 0.01,
     record_file: str | None = None,
     random_seed: int | None = None,
+    behavior_from: Sequence[str] = (),
 ) -> list[float]:
     """Restores a checkpoint and plays it.
 
@@ -125,16 +158,18 @@ def play(
       sleep_time_per_step: seconds to wait after each step.
       record_file: .mp4 or .gif file of all episodes.
       random_seed: of the samples.
+      behavior_from: as `trained.replace_behaviors` takes it.
 
     Returns:
       the return of each episode.
 
     Raises:
       CheckpointError: there is no such checkpoint, it is damaged, or does not fit the algorithm.
-      UsageError: there is no checkpoint at all.
+      UsageError: there is no checkpoint at all, or no such behavior.
       VideoError: the environment has no pictures.
     """
     restored = trained.restore(root_dir, algorithm, checkpoint_name or "latest")
+    trained.replace_behaviors(algorithm, behavior_from)
     logging.info("Playing %s.", restored.path)
     player = Player(env, algorithm, epsilon_greedy, sleep_time_per_step, random_seed)
     return player.play(num_episodes, record_file)
@@ -148,6 +183,7 @@ def follow(
     record_file: str | None = None,
     poll_secs: float = 1.0,
     max_wait_secs: float = 0.0,
+    behavior_from: Sequence[str] = (),
 ) -> int:
     """Plays the newest checkpoint, and again each time there is a newer one, until the run is finished or Ctrl-C.
 
@@ -159,6 +195,7 @@ def follow(
       record_file: videos are written beside it, with the name of the checkpoint in theirs.
       poll_secs: between two looks for a newer checkpoint.
       max_wait_secs: the longest wait for a newer checkpoint; 0 sets no limit.
+      behavior_from: as `trained.replace_behaviors` takes it.
 
     Returns:
       how many checkpoints were played.
@@ -182,6 +219,7 @@ def follow(
                     raise
                 logging.warning("%s was removed meanwhile: %s", record.name, e)
                 continue
+            trained.replace_behaviors(algorithm, behavior_from)
             logging.info("Playing %s.", restored.path)
             player.play(num_episodes, marked(record_file, restored.name) if record_file else None)
             played += 1
@@ -217,11 +255,23 @@ def _play_by_flags(root_dir: str, which: str) -> None:
     try:
         algorithm = trained.make_algorithm(root_dir, env)
         if not _FOLLOW.value:
-            play(root_dir, env, algorithm, which, _EPSILON.value, episodes, _SLEEP.value, record_file, seed)
+            play(
+                root_dir,
+                env,
+                algorithm,
+                which,
+                _EPSILON.value,
+                episodes,
+                _SLEEP.value,
+                record_file,
+                seed,
+                _BEHAVIOR_FROM.value,
+            )
             return
         player = Player(env, algorithm, _EPSILON.value, _SLEEP.value, seed)
         wait = policy_flags.MAX_WAIT_SECS.value
-        follow(root_dir, algorithm, player, episodes, record_file, max_wait_secs=wait)
+        others = _BEHAVIOR_FROM.value
+        follow(root_dir, algorithm, player, episodes, record_file, max_wait_secs=wait, behavior_from=others)
     finally:
         env.close()
 

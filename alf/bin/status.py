@@ -86,7 +86,18 @@ def _position(stats: Mapping[str, Any]) -> list[str]:
         for name, value in stats.items()
         if name.startswith("Metrics/") and name.count("/") == 1 and isinstance(value, (int, float))
     ]
-    return ["Last statistics: " + ", ".join(axes), *(["  " + ", ".join(metrics[:_SHOWN])] if metrics else [])]
+    shown = ["  " + ", ".join(metrics[:_SHOWN])] if metrics else []
+    return ["Last statistics: " + ", ".join(axes), *shown, *_behaviors(stats)]
+
+
+def _behaviors(stats: Mapping[str, Any]) -> list[str]:
+    """A line for each behavior of several agents: the metrics called `Metrics/<behavior>/<name>`."""
+    found: dict[str, list[str]] = {}
+    for name, value in stats.items():
+        parts = name.split("/")
+        if parts[0] == "Metrics" and len(parts) == 3 and isinstance(value, (int, float)):
+            found.setdefault(parts[1], []).append(f"{parts[2]} {_number(value)}")
+    return [f"  {behavior}: {', '.join(metrics)}" for behavior, metrics in found.items()]
 
 
 def _checkpoints(checkpoints: Sequence[Mapping[str, Any]]) -> list[str]:

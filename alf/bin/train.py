@@ -12,6 +12,7 @@ command line, a gin file or a checkpoint cannot be used.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from absl import flags
@@ -21,8 +22,9 @@ from alf.bin import command_line
 _INITIALIZE_FROM = flags.DEFINE_string(
     "initialize_from",
     None,
-    "Run or checkpoint whose weights a new run begins with; RUN:best for its best one. Counters begin at 0, and a run "
-    "that is resumed goes on with its own weights.",
+    "Run or checkpoint whose weights a new run begins with; RUN:best for its best one. NAME=RUN is for one behavior, "
+    "NAME=OTHER@RUN takes those of another; several between commas. Counters begin at 0, and a run that is resumed goes "
+    "on with its own weights.",
 )
 _RESUME = flags.DEFINE_bool(
     "resume", False, "Only go on with a run: an error where there is no checkpoint to go on from."
@@ -91,9 +93,15 @@ def _prepare(root_dir: str) -> None:
 
 
 def _is_inside(source: str, root_dir: str) -> bool:
-    """Whether `source`, which may end in ":best" or the like, is a run or a part of it."""
-    run, source = (os.path.abspath(os.path.expanduser(path)) for path in (root_dir, source.partition(":")[0]))
-    return os.path.commonpath([run, source]) == run
+    """Whether `source`, which may end in ":best" or the like, is a run or a part of it, or names one for a behavior."""
+    run = os.path.abspath(os.path.expanduser(root_dir))
+    paths = [source, *(part for part in re.split("[=@,]", source) if os.path.exists(os.path.expanduser(_bare(part))))]
+    inside = (os.path.abspath(os.path.expanduser(_bare(path))) for path in paths)
+    return any(os.path.commonpath([run, path]) == run for path in inside)
+
+
+def _bare(source: str) -> str:
+    return source.partition(":")[0]
 
 
 if __name__ == "__main__":

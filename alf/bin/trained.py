@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from absl import logging
@@ -98,6 +98,34 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
     algorithm.after_restore()
     name = os.path.basename(path)
     return Restored(path, name, int(name.rpartition("-")[2]))
+
+
+def replace_behaviors(algorithm: Any, given: Sequence[str]) -> None:
+    """Has behaviors act by the weights of other checkpoints.
+
+    Args:
+      algorithm: as `restore` has filled it.
+      given: for each `TARGET=[BEHAVIOR@]SOURCE`, as `initialize_from` takes it.
+
+    Raises:
+      CheckpointError: there is no such checkpoint, or nothing in it fits.
+      UsageError: the run has a single agent, or no such behavior.
+    """
+    from alf.algorithms.behaviors import Behaviors
+    from alf.trainers.initializing import load_weights
+
+    for text in given:
+        if not isinstance(algorithm, Behaviors):
+            raise UsageError(f"--behavior_from={text}: this run has a single agent; leave the flag out.")
+        names = list(algorithm.by_name)
+        if text.partition("=")[0] not in names:
+            raise UsageError(
+                f"--behavior_from={text} must begin with a behavior, as in {names[0]}=RUN: there are "
+                f"{', '.join(map(repr, names))}."
+            )
+        load_weights(algorithm, text, "--behavior_from")
+    if given:
+        algorithm.after_restore()
 
 
 def wait_for(

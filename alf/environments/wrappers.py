@@ -16,6 +16,7 @@ from alf.environments.atari_preprocessing import DMAtariPreprocessing as DMAtari
 from alf.environments.batch_wrappers import EpisodicLife as EpisodicLife
 from alf.environments.batch_wrappers import NonEpisodicAgent as NonEpisodicAgent
 from alf.environments.end_action import EndAction as EndAction
+from alf.environments.hierarchy import Hierarchy as Hierarchy
 from alf.environments.measurement_wrappers import AccumulatedReward as AccumulatedReward
 from alf.environments.observation_wrappers import CHANNEL_ORDERS as CHANNEL_ORDERS
 from alf.environments.observation_wrappers import BaseObservationWrapper as BaseObservationWrapper

@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from alf.data_structures import StepType
+from alf.metrics.agent_log import AgentLog
 from alf.metrics.tables import CsvFile, Value, finite
 from alf.metrics.writers import STEP
 
@@ -112,6 +113,9 @@ class EpisodeLog:
     Columns: `episode`, what `at` was told last, the environment (`thread`, `row`), `length`, `return`,
     `training_return` (NaN in the heat-up), `discounted_return`, and mean, deviation, maximum and minimum over the
     episode of the reward and of every signal.
+
+    Attributes:
+      agents: writes `agents.csv` beside it, once it listens to `AgentEpisodes`.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class EpisodeLog:
             )
         self._directory = directory
         self._file = CsvFile(os.path.join(directory, "episodes.csv"))
+        self.agents = AgentLog(directory, flush_every)
         self._flush_every = flush_every
         self._discount = discount
         self._trace_every = trace_every
@@ -166,10 +171,12 @@ class EpisodeLog:
         """Removes rows above a global step; numbers count on from what stays."""
         last = self._file.cut(STEP, step)
         self._episodes = int(finite(last.get("episode")))
+        self.agents.resume(step)
 
     def at(self, **now: Value) -> None:
         """Tells where the run stands: columns of the rows to come, such as global_step and in_heatup."""
         self._now = now
+        self.agents.at(now)
 
     def __call__(self, trajectory: Any, env_thread_id: int = 0) -> None:
         """Takes in a segment; arguments as of `alf.metrics.metrics.StepMetric`."""
@@ -278,6 +285,7 @@ class EpisodeLog:
                 self._file.close()
             except OSError as e:
                 self._warn(e)
+            self.agents.close()
 
 
 def _per_step(signal: Signal, trajectory: Any, shape: tuple[int, ...]) -> np.ndarray:

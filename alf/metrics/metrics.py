@@ -133,7 +133,7 @@ class EnvironmentSteps(_Counter):
         self._count += int(np.count_nonzero(step_type != _LAST))
 
 
-class _Window:
+class Window:
     """The last `capacity` numbers, float64."""
 
     def __init__(self, capacity: int) -> None:
@@ -154,7 +154,7 @@ class _Window:
         return np.roll(self._values, -self._end)[len(self._values) - self.size :]
 
 
-def _episode_sums(
+def episode_sums(
     total: np.ndarray, open_sums: np.ndarray, start_at: np.ndarray, at: np.ndarray, length: int
 ) -> np.ndarray:
     """Sums from the start of an episode through the places `at`.
@@ -215,9 +215,9 @@ class EpisodeAverage(StepMetric):
         end_at = np.flatnonzero(ends.T)
         if len(end_at):
             in_time_order = np.argsort(end_at % length, kind="stable")
-            self._window.extend(_episode_sums(total, open_sums, start_at, end_at, length)[in_time_order])
+            self._window.extend(episode_sums(total, open_sums, start_at, end_at, length)[in_time_order])
         last = np.arange(batch) * length + length - 1
-        open_sums[:] = np.where(ends[-1], 0.0, _episode_sums(total, open_sums, start_at, last, length))
+        open_sums[:] = np.where(ends[-1], 0.0, episode_sums(total, open_sums, start_at, last, length))
 
     def std(self) -> float:
         """Standard deviation over the episodes in the window; 0 without any."""
@@ -243,7 +243,7 @@ class EpisodeAverage(StepMetric):
         return float(np.mean(self._window.array())) if self._window.size else 0.0
 
     def _reset(self) -> None:
-        self._window = _Window(self._capacity)
+        self._window = Window(self._capacity)
         self._open = np.zeros(self._num_envs * self._batch)
 
     def _state(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import gin
 import tensorflow as tf
 from absl import logging
 
+from alf.metrics.agent_episodes import AgentEpisodes
 from alf.metrics.episode_log import EpisodeLog, PerStep, Signal
 from alf.metrics.histogram import Histogram
 from alf.metrics.metrics import (
@@ -52,14 +53,15 @@ class StatsReporter:
         """Creates the reporter; files appear when there is something to write.
 
         Args:
-          log_dir: directory of the event file, `stats.csv`, `stats.jsonl` and `episodes.csv`.
+          log_dir: directory of the event file, `stats.csv`, `stats.jsonl`, `episodes.csv` and `agents.csv`.
           summary_interval: iterations between two summaries, and
           min_interval_secs: seconds between them, both at least; a fast learner is not slowed by its summaries.
           formats: which of "tensorboard", "csv", "jsonl" are written.
           flush_secs: a summary is handed to the operating system at the latest so many seconds after the one before, and
           max_queue: when so many are held back.
-          log_episodes: write a row for each episode, as `EpisodeLog` has it, once `episodes` observes a driver. Where
-            thousands of episodes end each second, this costs a few percent of the speed.
+          log_episodes: write a row for each episode, as `EpisodeLog` has it, once `episodes` observes a driver; with
+            several agents also one for each agent's, as `AgentLog` has it. Where thousands of episodes end each second,
+            this costs a few percent of the speed.
 
         Raises:
           ValueError: summary_interval or max_queue is below 1, or a format is unknown.
@@ -168,6 +170,7 @@ class StatsReporter:
         *,
         timings: Timings | None = None,
         histograms: Mapping[str, Histogram] | None = None,
+        agents: AgentEpisodes | None = None,
     ) -> None:
         """Writes a summary, with all that was added since the last one.
 
@@ -180,10 +183,14 @@ class StatsReporter:
           env_steps: x axis of `Metrics_vs_EnvironmentSteps/<name>`.
           timings: of the driver; the shares since the last summary are `Time/<name>`.
           histograms: by tag.
+          agents: whose numbers are `Metrics/<behavior>/<name>`.
         """
         now = time.monotonic()
         self._last = (iteration, now)
         scalars, averages, episodes = self._metric_scalars(metrics)
+        if agents is not None:
+            averages |= agents.averages()
+            scalars |= {f"Metrics/{name}": value for name, value in agents.scalars().items()}
         scalars.update((f"Losses/{name}", float(value)) for name, value in (losses or {}).items())
         for name, value in (stats or {}).items():
             scalars[f"staleness/{name}" if name in _STALENESS else f"Driver/{name}"] = float(value)

@@ -14,15 +14,17 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from alf.metrics.agent_episodes import AgentEpisodes
 from alf.metrics.metrics import StepMetric
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR, checkpoint_name, files_of, leftovers
+from alf.trainers.checkpoint_objects import unfit_behaviors
 from alf.trainers.counters import Counters as Counters
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record, RunIndex, now
 from alf.utils.files import sync
 
 # What checkpoints of earlier versions do not hold.
-_ADDED_LATER = {"phases", "evaluations"}
+_ADDED_LATER = {"phases", "evaluations", "self_play"}
 
 
 class CheckpointError(RuntimeError):
@@ -33,12 +35,12 @@ class MetricsState(tf.train.experimental.PythonState):
     """The state of metrics as part of a checkpoint; what was restored before `attach` is kept for it."""
 
     def __init__(self) -> None:
-        self._metrics: Sequence[StepMetric] = ()
+        self._metrics: Sequence[StepMetric | AgentEpisodes] = ()
         self._restored: dict[str, dict[str, Any]] = {}
 
     def attach(self, metrics: Sequence[Any]) -> None:
         """Saves `metrics` from now on, and gives them what was restored under their names; other kinds are left out."""
-        self._metrics = [m for m in metrics if isinstance(m, StepMetric)]
+        self._metrics = [m for m in metrics if isinstance(m, (StepMetric, AgentEpisodes))]
         self._load()
 
     def serialize(self) -> str:
@@ -233,8 +235,10 @@ class Checkpointer:
         try:
             self._present(path).read(path).assert_existing_objects_matched()
         except (AssertionError, ValueError) as e:
+            unfit = unfit_behaviors(self._objects.get("algorithm"), path)
+            whose = f" (of the behavior {', '.join(map(repr, unfit))})" if unfit else ""
             raise CheckpointError(
-                f"Checkpoint {path} does not fit this run, whose networks or optimisers are others: use the gin file "
+                f"Checkpoint {path} does not fit this run, whose networks or optimisers are others{whose}: use the gin file "
                 f"it was made with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e
         self._at = record.step

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import gin
 
+from alf.trainers.behavior_targets import numbers_of
 from alf.trainers.config_types import checked
 from alf.utils.gin_utils import nearest
 
 if TYPE_CHECKING:
     from alf.trainers.schedule import Schedule
+    from alf.trainers.self_play import SelfPlay
     from alf.trainers.stopping import StopCondition
 
 
@@ -56,7 +58,7 @@ class TrainerConfig:
         strict: bool = False,
         schedule: Schedule | None = None,
         stop_conditions: Sequence[StopCondition] = (),
-        reward_success_threshold: float | None = None,
+        reward_success_threshold: float | Mapping[str, float] | None = None,
         evaluate_beside: bool = False,
         checkpoint_save_secs: float = 0.0,
         checkpoint_env_steps: int = 0,
@@ -70,6 +72,7 @@ class TrainerConfig:
         burn_in_length: int = 0,
         export_saved_model: bool = True,
         export_onnx: bool = False,
+        self_play: SelfPlay | None = None,
     ) -> None:
         """Creates the settings.
 
@@ -116,7 +119,9 @@ class TrainerConfig:
           stop_conditions: such as `@SuccessRate()`, `@MeanReturn()`, `@Plateau()`, `@alf.TimeLimit()`; training ends when one
             of them holds. All but the last one judge by evaluations.
           reward_success_threshold: an evaluation episode with at least this return, as the environment gives rewards, is
-            a success; with None only those that the environment calls one.
+            a success; with None only those that the environment calls one. With several agents also a dict of returns
+            by the names of behaviors: each of these has a success rate of its own, of the episodes of its agents, and that
+            of the evaluation is the lowest of them.
           evaluate_beside: evaluate in a thread of its own, by the weights of the moment when it begins, while training
             goes on. One that is due while another one is running is left out.
           checkpoint_save_secs: also save when so many seconds have passed since the last checkpoint; 0 for never.
@@ -124,7 +129,9 @@ class TrainerConfig:
           checkpoint_at_evaluation: save at every evaluation, not only when its return is the best so far.
           checkpoint_milestones: every k-th checkpoint is kept for ever; 0 for none.
           initialize_from: a run or a checkpoint whose weights a new run begins with (`RUN:best` for its best one);
-            optimisers and counters are new, the source is only read. Without effect on a run that is resumed.
+            optimisers and counters are new, the source is only read. With behaviors also for one of them, `chaser=RUN`, or
+            several, `chaser=RUN,runner=RUN`: the weights of the behavior of that name, or of a single agent; `red@RUN` is
+            another behavior, `blue=red@RUN`. Without effect on a run that is resumed.
           exact_resume: make a resumed run bit-identical to one that was never interrupted: at every periodic checkpoint
             all episodes are cut, as truncated, and the environments made anew with seeds of `random_seed` and the
             iteration. Costs that much time, and for asynchronous drivers about a second, a checkpoint. Needs
@@ -142,6 +149,7 @@ class TrainerConfig:
             recurrent networks into their state and are not trained on.
           export_saved_model: write with every checkpoint a TensorFlow SavedModel of the policy, which runs without alf.
           export_onnx: write an ONNX model beside it, which needs the extra `onnx` and takes seconds a checkpoint.
+          self_play: such as `@SelfPlay()`: a behavior that does not learn plays by older versions of one that does.
 
         Raises:
           ValueError: a number is out of its range.
@@ -188,6 +196,8 @@ class TrainerConfig:
             value = values[name]
             if value is not None and value < least:
                 raise ValueError(f"TrainerConfig.{name}={value} must be at least {least}.")
+        if values["reward_success_threshold"] is not None:
+            numbers_of("TrainerConfig.reward_success_threshold", values["reward_success_threshold"])
         self._check_schedule(values)
         if values["schedule"] is None and not values["num_iterations"] and not values["num_env_steps"]:
             raise ValueError(
@@ -216,6 +226,8 @@ class TrainerConfig:
             raise ValueError(
                 f"TrainerConfig.burn_in_length={values['burn_in_length']} is for whole_replay_buffer_training=False."
             )
+        if callable(values["self_play"]):
+            raise ValueError(f"TrainerConfig.self_play={values['self_play']!r} must be settings: write @SelfPlay().")
         if not 0.0 <= values["epsilon_greedy"] <= 1.0:
             raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
 

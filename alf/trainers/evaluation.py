@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,12 @@ import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
-from alf.data_structures import StepType
+from alf.data_structures import ActionTimeStep, StepType
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.episode_video import EpisodeVideo
 from alf.metrics.summary_writer import SummaryWriter
+from alf.trainers.agent_evaluation import BehaviorEvaluation, behavior_scalars, recorder_of
 from alf.trainers.counts import Count, EnvironmentEpisodes
 
 _LAST = int(StepType.LAST)
@@ -33,11 +34,13 @@ class Evaluation(NamedTuple):
       std_return: their standard deviation.
       average_length: mean number of actions.
       success_rate: share of episodes that succeeded: by their return, where there is a threshold, or as the environment says.
+        Where thresholds are set by behavior, the lowest of their success rates.
       environment_steps: actions taken, those of episodes that did not end included.
       returns: of each episode, rewards as the environment gives them.
       step: global counter of the weights that played.
       average_shaped_return: as `average_return`, of the rewards that are learned from (`reward_shaping_fn`); None
         where these are those of the environment.
+      behaviors: the same of the episodes of single agents, by the names of their behaviors; empty for a single agent.
     """
 
     episodes: int
@@ -49,6 +52,11 @@ class Evaluation(NamedTuple):
     returns: tuple[float, ...] = ()
     step: int = 0
     average_shaped_return: float | None = None
+    behaviors: tuple[BehaviorEvaluation, ...] = ()
+
+    def behavior(self, name: str) -> BehaviorEvaluation | None:
+        """What the agents of one behavior came to; None where there is none of this name."""
+        return next((b for b in self.behaviors if b.name == name), None)
 
 
 class EpisodeRecorder:
@@ -62,29 +70,35 @@ class EpisodeRecorder:
         self,
         count: Count,
         batch_size: int,
-        success_threshold: float | None = None,
+        success_threshold: float | Mapping[str, float] | None = None,
         successes: Callable[[], np.ndarray | None] = lambda: None,
         shape: Callable[[np.ndarray], np.ndarray] | None = None,
+        observation_spec: Any = (),
     ) -> None:
         """Creates the recorder.
 
         Args:
           count: episodes, or steps of single environments.
           batch_size: B.
-          success_threshold: an episode with at least this return is a success.
+          success_threshold: an episode with at least this return is a success; by behavior, an agent's episode.
           successes: what the environment says about the last step, bool [B], or None.
           shape: from rewards [B] to those that are learned from, [B], where these are others.
+          observation_spec: of the environment; where it has agents, their episodes are recorded too.
         """
         whole, more = divmod(int(count.value), batch_size)
         self._wanted = np.full(batch_size, whole) + (np.arange(batch_size) < more)
         self._by_episodes = isinstance(count, EnvironmentEpisodes)
-        self._threshold = success_threshold
+        self._threshold = None if isinstance(success_threshold, Mapping) else success_threshold
+        self._by_behavior = tuple(success_threshold) if isinstance(success_threshold, Mapping) else ()
         self._successes = successes
         self._shape = shape
         self._return = np.zeros(batch_size)
         self._shaped_return = np.zeros(batch_size)
         self._length = np.zeros(batch_size, np.int64)
         self._owes = self._wanted > 0
+        # Rows whose last observation, of an episode that was asked for, is yet to come.
+        self._closing = np.zeros(batch_size, bool)
+        self.agents = recorder_of(observation_spec, batch_size, success_threshold)
         self._told = success_threshold is not None
         self.returns: list[float] = []
         self.shaped_returns: list[float] = []
@@ -102,8 +116,10 @@ class EpisodeRecorder:
         return int(self._length[self._owes].max(initial=0))
 
     def __call__(self, trajectory: Any) -> None:
-        """Takes in a step of the batch: step_type, next_step_type int32 [B] and reward float32 [B]."""
+        """Takes in a step of the batch: step_type, next_step_type int32 [B], reward float32 [B], and observations."""
         acting = np.asarray(trajectory.step_type) != _LAST
+        if self.agents is not None:
+            self.agents.take(trajectory, np.where(acting, self._owes, self._closing))
         self._return += np.where(acting, trajectory.reward, 0.0)
         if self._shape is not None:
             self._shaped_return += np.where(acting, self._shape(np.asarray(trajectory.reward)), 0.0)
@@ -113,10 +129,18 @@ class EpisodeRecorder:
         if not self._by_episodes:
             self._wanted -= counted
         ended = acting & (np.asarray(trajectory.next_step_type) == _LAST)
+        if self.agents is not None:
+            self._closing = ended & self._owes
         for row in np.flatnonzero(ended & self._owes):
             self._end(int(row))
         self._return[ended] = self._shaped_return[ended] = 0.0
         self._length[ended] = 0
+
+    def finish(self, time_step: ActionTimeStep) -> None:
+        """Takes in where the environment stands after the last step, [B, ...]: what agents see there ends their episodes."""
+        if self.agents is not None:
+            self.agents.take(time_step, self._closing)
+        self._closing[:] = False
 
     def _end(self, row: int) -> None:
         said = self._successes()
@@ -133,18 +157,22 @@ class EpisodeRecorder:
 
     def result(self, step: int) -> Evaluation:
         """What the episodes so far came to; successes count as none where nothing tells of them."""
+        behaviors = () if self.agents is None else self.agents.result()
         if not self.returns:
-            return Evaluation(0, math.nan, math.nan, math.nan, math.nan, self.steps, (), step)
+            none = Evaluation(0, math.nan, math.nan, math.nan, math.nan, self.steps, (), step)
+            return none._replace(behaviors=behaviors)
+        rates = [b.success_rate for b in behaviors if b.name in self._by_behavior]
         return Evaluation(
             len(self.returns),
             float(np.mean(self.returns)),
             float(np.std(self.returns)),
             float(np.mean(self.lengths)),
-            float(np.mean(self.succeeded)),
+            float(np.min(rates)) if rates else float(np.mean(self.succeeded)),
             self.steps,
             tuple(self.returns),
             step,
             float(np.mean(self.shaped_returns)) if self.shaped_returns else None,
+            behaviors,
         )
 
     @property
@@ -163,7 +191,7 @@ class Evaluator:
         epsilon_greedy: float,
         random_seed: int,
         log_dir: str,
-        success_threshold: float | None = None,
+        success_threshold: float | Mapping[str, float] | None = None,
     ) -> None:
         """Creates the evaluator.
 
@@ -173,7 +201,7 @@ class Evaluator:
           epsilon_greedy: chance of a sampled instead of the most likely action.
           random_seed: of the samples.
           log_dir: directory of the event file.
-          success_threshold: an episode with at least this return is a success.
+          success_threshold: as of `EpisodeRecorder`.
         """
         self._env = env
         self._algorithm = algorithm
@@ -228,7 +256,12 @@ class Evaluator:
         """
         shape = self._shaped if self._algorithm.shapes_reward else None
         recorder = EpisodeRecorder(
-            count, self._env.batch_size, self._success_threshold, lambda: self._env.successes, shape
+            count,
+            self._env.batch_size,
+            self._success_threshold,
+            lambda: self._env.successes,
+            shape,
+            self._env.observation_spec(),
         )
         self._recorder = recorder
         self._video.begin()
@@ -239,9 +272,10 @@ class Evaluator:
             stopped = stopped or should_stop()
             return stopped or recorder.done or recorder.longest_open() > max_episode_steps
 
-        self._driver.predict_until(over)
+        time_step, _ = self._driver.predict_until(over)
         if stopped:
             return None
+        recorder.finish(time_step)
         if not recorder.done:
             logging.warning(
                 "Evaluation: an episode has not ended after %d steps (Schedule.max_episode_steps) and is not waited "
@@ -255,7 +289,8 @@ class Evaluator:
     def report(self, result: Evaluation) -> None:
         """Writes `Metrics/AverageReturn`, `/AverageEpisodeLength` and `/SuccessRate`; nothing without an episode.
 
-        Where rewards are shaped, `Metrics/AverageShapedReturn` stands beside the raw one.
+        Where rewards are shaped, `Metrics/AverageShapedReturn` stands beside the raw one. With several agents there are
+        the same numbers as `Metrics/<behavior>/...`.
         """
         if not result.episodes:
             return
@@ -263,10 +298,12 @@ class Evaluator:
             "Metrics/AverageReturn": result.average_return,
             "Metrics/AverageEpisodeLength": result.average_length,
         }
-        if self._recorder is not None and self._recorder.tells_success:
+        told = self._recorder is not None and self._recorder.tells_success
+        if told and not math.isnan(result.success_rate):
             scalars["Metrics/SuccessRate"] = result.success_rate
         if result.average_shaped_return is not None:
             scalars["Metrics/AverageShapedReturn"] = result.average_shaped_return
+        scalars |= behavior_scalars(result.behaviors)
         self._writer.scalars(scalars, result.step)
         self._video.write(self._writer, result.step)
         self._writer.flush()

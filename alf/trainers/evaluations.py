@@ -12,6 +12,7 @@ import gin
 import tensorflow as tf
 from absl import logging
 
+from alf.trainers.agent_evaluation import BehaviorEvaluation, told
 from alf.trainers.counts import Count
 from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation, Evaluator
 
@@ -46,7 +47,9 @@ class History(tf.train.experimental.PythonState):
         """Takes over what `serialize` gave."""
         self._kept.clear()
         for row in json.loads(string_value):
-            self._kept.append(Evaluation(*row)._replace(returns=tuple(row[Evaluation._fields.index("returns")])))
+            found = Evaluation(*row)
+            behaviors = tuple(BehaviorEvaluation(*b)._replace(returns=tuple(b[-1])) for b in found.behaviors)
+            self._kept.append(found._replace(returns=tuple(found.returns), behaviors=behaviors))
 
 
 # Between two looks at an evaluation that is waited for.
@@ -238,3 +241,5 @@ def _tell(result: Evaluation, iteration: int, beside: bool) -> None:
         result.episodes,
         result.success_rate,
     )
+    for b in result.behaviors:
+        logging.info("%s: %s", b.name, told(b))

@@ -1,141 +1,113 @@
-"""Beginning a run with the weights of another one."""
+"""Beginning a run with the weights of others, all of them or those of some behaviors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
-from alf.trainers.checkpointing import Checkpointer, CheckpointError, damage_of, locate
+from alf.trainers.checkpoint_objects import StoredObjects, variables_below
+from alf.trainers.checkpointing import CheckpointError, damage_of
+from alf.trainers.origins import Origin, origins
 
-_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Names of attributes that hold optimisers and what training counts by.
 _NO_WEIGHTS = ("_optimizers", "_iterations", "_seed")
 _SHOWN = 10
 
 
-def load_weights(algorithm: OffPolicyAlgorithm, source: str) -> str:
-    """Sets the weights of an algorithm to those of a checkpoint; optimisers and counters stay new.
+class _Pair(NamedTuple):
+    """An algorithm of this run, what stands for it in a checkpoint, and what to call it."""
+
+    algorithm: OffPolicyAlgorithm
+    node: int | None
+    called: str
+
+
+def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "initialize_from") -> list[str]:
+    """Sets the weights of an algorithm to those of checkpoints; optimisers and counters stay new.
 
     Variables are matched by their place in the algorithm, and must agree in shape and dtype. What has no match, on
-    either side, is named in the log. The source is only read.
+    either side, is named in the log. The sources are only read.
 
     Args:
       algorithm: whose variables exist.
-      source: path of a run, of a checkpoint, or `RUN:which` with "best", "final" or a step.
+      source: path of a run, of a checkpoint, or `RUN:which` with "best", "final" or a step. With behaviors also
+        `TARGET=SOURCE` for one of them, or several between commas: the weights of the behavior of that name there, or of
+        its only one. `BEHAVIOR@SOURCE` says which behavior there.
+      setting: what `source` is given as, for errors.
 
     Returns:
-      the path of the checkpoint, without suffix.
+      the paths of the checkpoints, without suffix.
 
     Raises:
-      CheckpointError: there is no such checkpoint, it is damaged, or nothing in it fits.
+      CheckpointError: there is no such checkpoint, it is damaged, has no such behavior, or nothing in it fits.
     """
-    path = resolve(source)
+    names = list(algorithm.by_name) if isinstance(algorithm, Behaviors) else []
+    found = origins(source, names, setting)
+    for origin in found:
+        _load(algorithm, origin, f"{setting}={source}")
+    return [origin.path for origin in found]
+
+
+def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:
+    path = origin.path
     damage = damage_of(path)
     if damage is not None:
-        raise CheckpointError(f"initialize_from={source}: {path} cannot be read: {damage}")
+        raise CheckpointError(f"{what}: {path} cannot be read: {damage}")
     reader = tf.train.load_checkpoint(path)
-    objects = _Source(reader)
-    left = objects.variables(objects.child(0, "algorithm"))
+    objects = StoredObjects(reader)
+    target, node, called = _pair(algorithm, objects, origin, what)
+    left = objects.variables(node, _NO_WEIGHTS)
     matched, unmatched = [], []
-    for place, variable, key in _weights(algorithm, objects):
+    optimizers = [optimizer for optimizer, _ in target.optimized_variables()]
+    for place, variable, key in variables_below(target, objects, node, _NO_WEIGHTS, optimizers):
         left.pop(key or "", None)
         value = None if key is None else reader.get_tensor(key)
         if value is None:
             unmatched.append(f"{place} is not in it")
-        elif tuple(variable.shape) != value.shape or variable.dtype.as_numpy_dtype != value.dtype:
+        elif not objects.fits(variable, key):
             unmatched.append(f"{place} is {value.dtype}{list(value.shape)} there")
         else:
             matched.append((variable, value))
     if not matched:
-        raise CheckpointError(f"initialize_from={source}: no weight of {path} fits this algorithm.")
+        raise CheckpointError(f"{what}: no weight of {path} fits {called}.")
     for variable, value in matched:
         variable.assign(value)
-    logging.info("Weights from %s: %d variables.", path, len(matched))
-    unmatched += [f"{place} is not in this algorithm" for place in left.values()]
+    logging.info("Weights from %s for %s: %d variables.", path, called, len(matched))
+    unmatched += [f"{place} is not in {called}" for place in left.values()]
     if unmatched:
         more = f", and {len(unmatched) - _SHOWN} more" if len(unmatched) > _SHOWN else ""
         logging.warning("Not taken from %s: %s%s.", path, "; ".join(unmatched[:_SHOWN]), more)
-    return path
 
 
-def resolve(source: str) -> str:
-    """The checkpoint that `source` means, as a path without suffix; arguments and errors as in `load_weights`."""
-    directory, which = locate(source)
-    if directory is None and ":" in source:
-        run, _, which = source.rpartition(":")
-        directory, _ = locate(run)
-    if directory is None:
-        raise CheckpointError(f"initialize_from={source}: there is no run and no checkpoint of that name.")
-    checkpointer = Checkpointer(directory, {})
-    record = checkpointer.index.find(which)
-    if record is None:
-        there = ", ".join(r.name for r in checkpointer.index.records()) or "none"
-        raise CheckpointError(
-            f"initialize_from={source}: there is no checkpoint {which!r} in {directory}; there are: {there}."
-        )
-    return next(p for p in checkpointer.available() if p.endswith(record.name))
+def _pair(algorithm: OffPolicyAlgorithm, objects: StoredObjects, origin: Origin, what: str) -> _Pair:
+    """What gets weights, and from what; a single agent and the only behavior of a run stand for each other."""
+    mine = algorithm.by_name if isinstance(algorithm, Behaviors) else {}
+    there = objects.behaviors
+    target, behavior = origin.target, origin.behavior
+    if target is None and behavior is None and bool(mine) == bool(there):
+        return _Pair(algorithm, objects.algorithm, "this algorithm")
+    if mine and target is None:
+        if len(mine) > 1:
+            raise CheckpointError(f"{what}: say for which behavior, as in {next(iter(mine))}=..., of {_listed(mine)}.")
+        target = next(iter(mine))
+    if there and behavior is None:
+        behavior = target if target in there else next(iter(there))
+        if behavior != target and len(there) > 1:
+            raise CheckpointError(
+                f"{what}: {origin.path} has several behaviors; say which, as in {behavior}@RUN, of {_listed(there)}."
+            )
+    if behavior is not None and behavior not in there:
+        has = f"has {_listed(there)}" if there else "is of a single agent"
+        raise CheckpointError(f"{what}: {origin.path} has no behavior {behavior!r}: it {has}.")
+    node = objects.algorithm if behavior is None else there[behavior]
+    if target is None:
+        return _Pair(algorithm, node, "this algorithm")
+    return _Pair(mine[target], node, f"the behavior {target!r}")
 
 
-class _Source:
-    """The objects that a checkpoint was made of, as its own description has them."""
-
-    def __init__(self, reader: Any) -> None:
-        graph = trackable_object_graph_pb2.TrackableObjectGraph()
-        graph.ParseFromString(reader.get_tensor(_GRAPH_KEY))
-        self._nodes = graph.nodes
-
-    def child(self, node: int | None, name: str) -> int | None:
-        """The object that `node` has under a name."""
-        return None if node is None else self._children(node).get(name)
-
-    def key(self, node: int | None) -> str | None:
-        """Where the value of a variable is; None for other objects."""
-        attributes = self._nodes[node].attributes if node is not None else ()
-        return next((a.checkpoint_key for a in attributes if a.name == "VARIABLE_VALUE"), None)
-
-    def variables(self, root: int | None) -> dict[str, str]:
-        """Key to place of all variables below an object that may be weights."""
-        found: dict[str, str] = {}
-        seen: set[int] = set()
-        open_nodes = [] if root is None else [(root, "")]
-        while open_nodes:
-            node, place = open_nodes.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            key = self.key(node)
-            if key is not None:
-                found[key] = place
-            open_nodes += [
-                (n, _join(place, name)) for name, n in self._children(node).items() if name not in _NO_WEIGHTS
-            ]
-        return found
-
-    def _children(self, node: int) -> dict[str, int]:
-        return {child.local_name: child.node_id for child in self._nodes[node].children}
-
-
-def _weights(algorithm: OffPolicyAlgorithm, source: _Source) -> Iterator[tuple[str, tf.Variable, str | None]]:
-    """Place, variable and key in the checkpoint of everything that acting and learning use."""
-    seen = {id(optimizer) for optimizer, _ in algorithm.optimized_variables()}
-    open_nodes: list[tuple[Any, int | None, str]] = [(algorithm, source.child(0, "algorithm"), "")]
-    while open_nodes:
-        target, node, place = open_nodes.pop()
-        if id(target) in seen:
-            continue
-        seen.add(id(target))
-        if isinstance(target, tf.Variable):
-            yield place, target, source.key(node)
-            continue
-        for name, child in tf.train.TrackableView.children(target).items():
-            if name not in _NO_WEIGHTS:
-                open_nodes.append((child, source.child(node, name), _join(place, name)))
-
-
-def _join(place: str, name: str) -> str:
-    return f"{place}/{name}" if place else name
+def _listed(names: dict[str, OffPolicyAlgorithm] | dict[str, int]) -> str:
+    return ", ".join(map(repr, names))

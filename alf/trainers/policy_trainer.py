@@ -15,6 +15,7 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.base import Driver
 from alf.drivers.idle_driver import IdleDriver
+from alf.environments.agents import behavior_names
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.utils import create_environment
 from alf.metrics.reporter import StatsReporter
@@ -32,6 +33,8 @@ from alf.trainers.phases import Phase
 from alf.trainers.run_lock import RunLock
 from alf.trainers.run_report import EVAL_DIR, RunReport
 from alf.trainers.saving import Saver
+from alf.trainers.self_play import Versions
+from alf.trainers.stopping import check_targets
 from alf.utils import common
 
 _MAX_EVALUATION_ROWS = 10
@@ -66,6 +69,7 @@ class Trainer(Improver):
         self._saver = Saver(self._root_dir, config, self._counters)
         self._algorithm: OffPolicyAlgorithm | None = None
         self._driver: Driver | None = None
+        self._self_play: Versions | None = None
         self._envs: list[BatchedEnvironment] = []
         # How to end what has been built so far, in this order.
         self._closers: list[Callable[[], None]] = []
@@ -177,6 +181,8 @@ class Trainer(Improver):
         seeds = self._seeds = run_seeds.spawn(config.random_seed)
         begins_at = self._saver.expected_iteration()
         envs = self._make_environments(begins_at)
+        behaviors = behavior_names(envs[0].observation_spec())
+        check_targets(config.stop_conditions, config.reward_success_threshold, behaviors)
         self._algorithm = build_algorithm(config, envs[0])
         # The driver reads the version of the weights, so the checkpoint comes first.
         metrics = self._restore()
@@ -185,7 +191,6 @@ class Trainer(Improver):
             envs = self._make_environments(self._counters.iterations)
         self._driver = self._make_driver(envs)
         self._saver.restore_replay()
-        metrics.attach(self._driver.get_metrics())
         self._report = RunReport(
             self._root_dir,
             config,
@@ -198,6 +203,8 @@ class Trainer(Improver):
             envs[0].frames_per_step,
         )
         self._closers.append(self._report.close)
+        agents = self._report.follow_agents(len(envs), envs[0].batch_size)
+        metrics.attach([*self._driver.get_metrics(), agents])
         self._num_rows = sum(env.batch_size for env in envs)
         self._train_batch_size = envs[0].batch_size
         self._algorithm.add_experience_observer(self._episodes)
@@ -234,6 +241,7 @@ class Trainer(Improver):
                     "TrainerConfig.exact_resume needs collecting that follows from the seed: set "
                     "AsyncOffPolicyDriver.mode = 'lockstep' or 'sync', or use @sync_off_policy_trainer."
                 )
+            self._saver.check_exact_resume()
             run_seeds.reseed_process(self._seeds.init, self._counters.iterations)
         for env in envs:
             env.after_building()
@@ -333,6 +341,8 @@ class Trainer(Improver):
         if self._iterations_here == 1:
             logging.info("Training: %s", self._describe_driver())
         self._saver.check_loss()
+        if self._self_play is not None:
+            self._self_play.report(self._report.reporter)
         self._report.after_iteration()
         self._evaluate_if_due()
         if self._saver.due():
@@ -355,14 +365,20 @@ class Trainer(Improver):
         self.algorithm.acting_variables()
         self.algorithm.build_optimizers()
         metrics = MetricsState()
-        objects = {
+        objects: dict[str, Any] = {
             "algorithm": self.algorithm,
             "metrics": metrics,
             "counters": self._counters,
             "phases": self._counters.phases,
             "evaluations": self._evaluations.history,
         }
+        settings = self._config.self_play
+        if settings is not None:
+            self._self_play = objects["self_play"] = Versions(settings, self.algorithm, self._seeds.run)
         self._saver.restore(self.algorithm, objects, lambda: self._reached() is not None)
+        if self._self_play is not None:
+            # Its hook runs before that of a driver, which publishes what it has set.
+            self._self_play.begin()
         return metrics
 
     def _save(self, kinds: Sequence[str] = ()) -> None:

@@ -15,6 +15,7 @@ _LIVE_SECS = 0.5
 _LINE_SECS = 5.0
 # Shares and verdict are of a stretch that long at least.
 _SHARES_SECS = 2.0
+_MOST_BEHAVIORS = 8
 
 
 class State(NamedTuple):
@@ -23,7 +24,8 @@ class State(NamedTuple):
     `returns` is None before an episode ended, else mean, standard deviation and how many episodes they are over;
     `longest_open` the actions of the longest episode that goes on; `stats` what the driver tells; `timings` what its
     time went to. `phase` is what the run is doing, `share` how much of its schedule is done, in [0, 1] or None where
-    that cannot be told; `evaluation` the last one, as `returns`, and `best` the highest mean of all.
+    that cannot be told; `evaluation` the last one, as `returns`, and `best` the highest mean of all; `behaviors` the
+    episodes of single agents, as `returns`, where there are several.
     """
 
     iteration: int
@@ -37,6 +39,7 @@ class State(NamedTuple):
     share: float | None = None
     evaluation: tuple[float, float, int] | None = None
     best: float | None = None
+    behaviors: Mapping[str, tuple[float, float, int]] = {}
 
 
 class Progress:
@@ -157,6 +160,7 @@ class Progress:
             ("steps/s", f"{rate:,.0f}"),
             ("episodes", f"{state.episodes:,}{silent}"),
             ("return", _returns(state)),
+            *behavior_rows(state),
         ]
         if state.evaluation is not None:
             best = "" if state.best is None else f", best {state.best:.1f}"
@@ -194,7 +198,16 @@ def _share_rows(s: TimeShares) -> list[tuple[str, str]]:
 def _returns(state: State) -> str:
     if state.returns is None:
         return f"none yet: 0 episodes, longest open episode {state.longest_open} steps"
-    mean, std, episodes = state.returns
+    return _spread(*state.returns)
+
+
+def behavior_rows(state: State) -> list[tuple[str, str]]:
+    """What is said of each behavior, up to the first eight: a name and its return."""
+    shown = list(state.behaviors.items())[:_MOST_BEHAVIORS]
+    return [(f"return of {name}", _spread(*numbers)) for name, numbers in shown]
+
+
+def _spread(mean: float, std: float, episodes: int) -> str:
     return f"{mean:.1f} ± {std:.1f} (last {episodes})"
 
 

@@ -17,6 +17,7 @@ from alf.trainers.report_svg import Series, line_chart, stacked_bars
 REPORT_FILE = "report.html"
 _MOST_POINTS = 600
 _MOST_LOSSES = 12
+_MOST_BEHAVIORS = 8
 _PACKAGES = ("alf", "tensorflow", "tf-keras", "tf-agents", "numpy", "gin-config")
 
 Columns = Mapping[str, list[float]]
@@ -104,8 +105,21 @@ def _learning(train: Columns, evaluation: Columns) -> list[str]:
         series.append(_series("evaluation", evaluation, axis, "Metrics/AverageReturn", None, dots=True))
         charts.append(line_chart("Return", label, [s for s in series if s is not None]))
     lengths = _series("length", train, "env_steps", "Metrics/AverageEpisodeLength")
+    charts.append(line_chart("Return of agents", "environment steps", _of_behaviors(train)))
     charts.append(line_chart("Episode length", "environment steps", [lengths] if lengths else []))
     return charts
+
+
+def _of_behaviors(train: Columns) -> list[Series]:
+    """The return of each behavior of several agents: `Metrics/<behavior>/AverageReturn`."""
+    names = [
+        n.split("/") for n in train if n.startswith("Metrics/") and n.endswith("/AverageReturn") and n.count("/") == 2
+    ]
+    return [
+        s
+        for _, behavior, name in names[:_MOST_BEHAVIORS]
+        if (s := _series(behavior, train, "env_steps", f"Metrics/{behavior}/{name}")) is not None
+    ]
 
 
 def _losses(train: Columns) -> list[str]:

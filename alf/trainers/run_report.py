@@ -15,6 +15,8 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience
 from alf.drivers.base import Driver
+from alf.environments.agents import slots_of
+from alf.metrics.agent_episodes import AgentEpisodes
 from alf.metrics.event_files import cut_events
 from alf.metrics.goal_distance import goal_distance, has_goal
 from alf.metrics.histogram import Histogram
@@ -24,10 +26,11 @@ from alf.metrics.tables import CsvFile, Value, read_csv
 from alf.metrics.user_stats import Aggregation
 from alf.metrics.writers import STEP
 from alf.replay.uniform_replay import UniformReplay
+from alf.trainers.agent_evaluation import BehaviorEvaluation, behavior_scalars
 from alf.trainers.checkpointing import Counters
 from alf.trainers.config import TrainerConfig
 from alf.trainers.hparams import used_settings
-from alf.trainers.progress import Progress, State
+from alf.trainers.progress import Progress, State, behavior_rows
 from alf.trainers.report import write_report
 from alf.trainers.run_facts import keep_earlier
 from alf.utils import gin_utils
@@ -67,6 +70,10 @@ class Played(Protocol):
     @property
     def average_shaped_return(self) -> float | None:
         """Mean return by the rewards that are learned from; None where these are those of the environment."""
+
+    @property
+    def behaviors(self) -> tuple[BehaviorEvaluation, ...]:
+        """The same of the episodes of single agents; empty where there is a single one."""
 
 
 class RunReport:
@@ -112,6 +119,7 @@ class RunReport:
             flush_secs=config.summaries_flush_secs,
             max_queue=config.summary_max_queue,
         )
+        self._agents: AgentEpisodes | None = None
         self._observe(driver)
         self._phase = "training"
         self._lags: np.ndarray | None = None
@@ -123,10 +131,10 @@ class RunReport:
         self._progress = Progress(self.state, goal)
 
     def _observe(self, driver: Driver) -> None:
-        log = self._reporter.episodes
         observers: list[Any] = driver.observers
-        if log is not None and log not in observers:
-            observers.append(log)
+        for observer in (self._reporter.episodes, self._agents):
+            if observer is not None and observer not in observers:
+                observers.append(observer)
 
     @property
     def reporter(self) -> StatsReporter:
@@ -158,6 +166,25 @@ class RunReport:
             signal.add(goal_distance(exp.observation, exp.step_type.shape.rank))
 
         self._algorithm.add_experience_observer(observe)
+
+    def follow_agents(self, num_envs: int, batch_size: int) -> AgentEpisodes | None:
+        """Reports the episodes of single agents, by behavior, where the environment has any.
+
+        Args:
+          num_envs: batched environments.
+          batch_size: environments in each.
+
+        Returns:
+          what keeps them, to be saved; None without agents.
+        """
+        slots = slots_of(self._algorithm.observation_spec)
+        if slots is None:
+            return None
+        log = self._reporter.episodes
+        counts = {name: of_one.count for name, of_one in slots.items()}
+        self._agents = AgentEpisodes(counts, num_envs, batch_size, (log.agents.write,) if log is not None else ())
+        self._observe(self._driver)
+        return self._agents
 
     def start(self) -> None:
         """Begins the display, and goes on in the files of the run where it resumes."""
@@ -210,6 +237,7 @@ class RunReport:
             self._counters.env_steps,
             timings=self._driver.timings(),
             histograms=self._new_lags(),
+            agents=self._agents,
         )
 
     def _new_lags(self) -> dict[str, Histogram]:
@@ -288,6 +316,7 @@ class RunReport:
                 row["Metrics/SuccessRate"] = result.success_rate
             if result.average_shaped_return is not None:
                 row["Metrics/AverageShapedReturn"] = result.average_shaped_return
+            row |= behavior_scalars(result.behaviors)
             try:
                 self._evaluations.append(row)
                 self._evaluations.flush()
@@ -312,6 +341,7 @@ class RunReport:
             self._share_done(),
             self._last_evaluation,
             self._best,
+            {} if self._agents is None else self._agents.returns(),
         )
 
     def finish(self, why: str, checkpoint: str | None) -> None:
@@ -328,6 +358,7 @@ class RunReport:
             reached = f"return {mean:.2f} ± {std:.2f} over the last {episodes} episodes"
         else:
             reached = f"0 episodes have ended, longest open episode {state.longest_open} steps"
+        reached += "".join(f", {name} {value}" for name, value in behavior_rows(state))
         ended = f"{why}; iteration {state.iteration}, {state.env_steps:,} env steps, {reached}"
         for line in (
             f"Training ended: {ended}.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
 
+from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
 from alf.replay.uniform_replay import UniformReplay
@@ -21,6 +22,7 @@ from alf.trainers.counters import Counters
 from alf.trainers.initializing import load_weights
 from alf.trainers.models import model_exporter
 from alf.trainers.run_index import RunIndex
+from alf.utils.files import folder_name
 
 if TYPE_CHECKING:
     from alf.trainers.config import TrainerConfig
@@ -114,29 +116,51 @@ class Saver:
 
     def restore_replay(self) -> None:
         """Fills the replay memory as it was at the restored checkpoint, where it was saved; otherwise it stays empty."""
-        replayer = self._algorithm.exp_replayer
-        if self.path is None or not isinstance(replayer, UniformReplay):
+        memories = list(self._memories())
+        if self.path is None or not memories:
             return
         directory = os.path.join(self._root_dir, REPLAY_DIR, os.path.basename(self.path))
         if not self._config.checkpoint_replay or not os.path.isdir(directory):
             logging.info("The run goes on with an empty replay memory: it collects before it learns.")
             return
-        try:
-            steps = load_replay(replayer, directory)
-        except ReplayFilesError as e:
-            logging.error("The run goes on with an empty replay memory and collects before it learns: %s", e)
-        else:
-            logging.info("The replay memory holds %d steps of %s.", steps, directory)
+        for behavior, replayer in memories:
+            place = directory if behavior is None else os.path.join(directory, folder_name(behavior))
+            whose = "The run" if behavior is None else f"The behavior {behavior!r}"
+            try:
+                steps = load_replay(replayer, place)
+            except ReplayFilesError as e:
+                logging.error("%s goes on with an empty replay memory and collects before it learns: %s", whose, e)
+            else:
+                logging.info("The replay memory holds %d steps of %s.", steps, place)
 
     def _save_replay(self, directory: str) -> None:
-        replayer = self._algorithm.exp_replayer
-        if not isinstance(replayer, UniformReplay):
-            return
-        begin = time.monotonic()
-        size = save_replay(replayer, directory)
-        logging.log_every_n_seconds(
-            logging.INFO, "Saving %.1f MB of replay memory took %.1f s.", 60, size / 1e6, time.monotonic() - begin
-        )
+        begin, size = time.monotonic(), 0
+        memories = list(self._memories())
+        for behavior, replayer in memories:
+            size += save_replay(
+                replayer, directory if behavior is None else os.path.join(directory, folder_name(behavior))
+            )
+        if memories:
+            logging.log_every_n_seconds(
+                logging.INFO, "Saving %.1f MB of replay memory took %.1f s.", 60, size / 1e6, time.monotonic() - begin
+            )
+
+    def _memories(self) -> Iterator[tuple[str | None, UniformReplay]]:
+        """What is learned from by samples, by the names of behaviors; None stands for an agent that is alone."""
+        algorithm = self._algorithm
+        alone: dict[str | None, OffPolicyAlgorithm] = {None: algorithm}
+        for name, one in algorithm.trained.items() if isinstance(algorithm, Behaviors) else alone.items():
+            if isinstance(one.exp_replayer, UniformReplay):
+                yield name, one.exp_replayer
+
+    def check_exact_resume(self) -> None:
+        """Raises ValueError when a resumed run could not be the same, since a behavior's replay memory is not saved."""
+        for name, _ in self._memories():
+            if name is not None and not self._config.checkpoint_replay:
+                raise ValueError(
+                    f"TrainerConfig.exact_resume needs checkpoint_replay=True: the behavior {name!r} learns from a replay "
+                    "memory, with which a resumed run goes on."
+                )
 
     def _begins_anew(self) -> bool:
         """Whether there is nothing exact to go on from: a run that ended in its heat-up has lost what it collected."""
@@ -225,15 +249,25 @@ class Saver:
 
     def check_loss(self) -> None:
         """Raises NonFiniteError when the loss of the last iteration is not finite."""
-        loss = self._algorithm.last_train_metrics.get("loss")
-        if loss is not None and not math.isfinite(float(loss)):
-            raise NonFiniteError(self._complaint(f"the loss is {float(loss)}"))
+        for whose, one in self._learners():
+            loss = one.last_train_metrics.get("loss")
+            if loss is not None and not math.isfinite(float(loss)):
+                raise NonFiniteError(self._complaint(f"the loss{whose} is {float(loss)}"))
 
     def check_weights(self) -> None:
         """Raises NonFiniteError when a weight is not finite."""
-        for variable in self._algorithm.variables:
-            if variable.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(variable))):
-                raise NonFiniteError(self._complaint(f"{variable.name} is not finite"))
+        for whose, one in self._learners():
+            for variable in one.variables:
+                if variable.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(variable))):
+                    raise NonFiniteError(self._complaint(f"{variable.name}{whose} is not finite"))
+
+    def _learners(self) -> Iterator[tuple[str, OffPolicyAlgorithm]]:
+        """The algorithm, or that of each behavior, with words that tell of which it is."""
+        if not isinstance(self._algorithm, Behaviors):
+            yield "", self._algorithm
+            return
+        for name, one in self._algorithm.by_name.items():
+            yield f" of the behavior {name!r}", one
 
     def _complaint(self, what: str) -> str:
         return (

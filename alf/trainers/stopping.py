@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-import math
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import gin
 
+from alf.trainers.agent_evaluation import BehaviorEvaluation
+from alf.trainers.behavior_targets import Target, check_names, numbers_of
 from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation
+
+# What conditions judge by: evaluations, or the part of them that is about one behavior.
+Outcome = Evaluation | BehaviorEvaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +29,11 @@ class Standing:
         """The last evaluation; None when there is none, or no episode ended in it."""
         return self.evaluations[-1] if self.evaluations and self.evaluations[-1].episodes else None
 
+    def of(self, behavior: str) -> list[BehaviorEvaluation]:
+        """What the evaluations tell of the agents of one behavior."""
+        found = (evaluation.behavior(behavior) for evaluation in self.evaluations)
+        return [one for one in found if one is not None]
+
 
 class StopCondition(Protocol):
     """Tells when a run may end."""
@@ -32,91 +42,130 @@ class StopCondition(Protocol):
         """Why the run may end, as a clause; None while it may not."""
 
 
-@gin.configurable(module="alf")
-class SuccessRate:
-    """Ends the run when enough episodes of an evaluation are successes; see `reward_success_threshold`."""
+def _last(evaluations: Sequence[Outcome]) -> Outcome | None:
+    """The last one; None when there is none, or no episode ended in it."""
+    return evaluations[-1] if evaluations and evaluations[-1].episodes else None
 
-    def __init__(self, target: float) -> None:
+
+class TargetCondition(abc.ABC):
+    """A condition with a target for the environment as a whole, or with one for each of several behaviors.
+
+    In the latter case it holds when it does for all of those that are named, each judged by its own agents' episodes.
+    """
+
+    def __init__(self, name: str, target: Target) -> None:
         """Creates the condition.
 
         Args:
-          target: share of successes, in [0, 1].
+          name: of the target, such as "MeanReturn.target".
+          target: a number, or numbers by the names of behaviors.
+        """
+        self.name = name
+        self.target = target
+
+    def __call__(self, run: Standing) -> str | None:
+        """See `StopCondition`."""
+        if not isinstance(self.target, Mapping):
+            return self._reached(run.evaluations, self.target)
+        reasons = {name: self._reached(run.of(name), target) for name, target in self.target.items()}
+        if any(why is None for why in reasons.values()):
+            return None
+        return "; ".join(f"{name}: {why}" for name, why in reasons.items())
+
+    @abc.abstractmethod
+    def _reached(self, evaluations: Sequence[Outcome], target: float) -> str | None:
+        """Why these evaluations, oldest first, have reached `target`; None where they have not."""
+
+
+@gin.configurable(module="alf")
+class SuccessRate(TargetCondition):
+    """Ends the run when enough episodes of an evaluation are successes; see `reward_success_threshold`.
+
+    Where that is given by behavior, the success rate of an evaluation is the lowest among these behaviors: one target is
+    then reached when all of them have reached it.
+    """
+
+    def __init__(self, target: float | Mapping[str, float]) -> None:
+        """Creates the condition.
+
+        Args:
+          target: share of successes, in [0, 1]; or one for each of several behaviors, all to be reached.
 
         Raises:
           ValueError: it is not.
         """
-        if not 0.0 <= target <= 1.0:
-            raise ValueError(f"SuccessRate.target={target} is a share and must be in [0, 1].")
-        self._target = target
+        for name, value in numbers_of("SuccessRate.target", target).items():
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name}={value} is a share and must be in [0, 1].")
+        super().__init__("SuccessRate.target", target)
 
-    def __call__(self, run: Standing) -> str | None:
-        """See `StopCondition`."""
-        last = run.last
-        if last is None or not last.success_rate >= self._target:
+    def _reached(self, evaluations: Sequence[Outcome], target: float) -> str | None:
+        last = _last(evaluations)
+        if last is None or not last.success_rate >= target:
             return None
-        return f"the success rate of {last.episodes} episodes is {last.success_rate:.3g}, at least {self._target:g}"
+        return f"the success rate of {last.episodes} episodes is {last.success_rate:.3g}, at least {target:g}"
 
 
 @gin.configurable(module="alf")
-class MeanReturn:
+class MeanReturn(TargetCondition):
     """Ends the run when the mean return of an evaluation is high enough."""
 
-    def __init__(self, target: float, episodes: int = 1) -> None:
+    def __init__(self, target: float | Mapping[str, float], episodes: int = 1) -> None:
         """Creates the condition.
 
         Args:
-          target: mean return, as the environment gives rewards; any number, 0 too.
+          target: mean return, as the environment gives rewards; any number, 0 too. Or one for each of several behaviors, of
+            the episodes of their agents, all to be reached.
           episodes: the mean is over the last so many episodes of evaluations, those of earlier ones too.
 
         Raises:
           ValueError: an argument is out of range.
         """
-        if not math.isfinite(target):
-            raise ValueError(f"MeanReturn.target={target} must be finite.")
+        numbers_of("MeanReturn.target", target)
         if episodes < 1:
             raise ValueError(f"MeanReturn.episodes={episodes} must be at least 1.")
-        self._target = target
+        super().__init__("MeanReturn.target", target)
         self._episodes = episodes
 
-    def __call__(self, run: Standing) -> str | None:
-        """See `StopCondition`."""
-        returns = [value for evaluation in run.evaluations for value in evaluation.returns][-self._episodes :]
-        if run.last is None or len(returns) < self._episodes:
+    def _reached(self, evaluations: Sequence[Outcome], target: float) -> str | None:
+        returns = [value for evaluation in evaluations for value in evaluation.returns][-self._episodes :]
+        if _last(evaluations) is None or len(returns) < self._episodes:
             return None
         mean = sum(returns) / len(returns)
-        if not mean >= self._target:
+        if not mean >= target:
             return None
-        return f"the mean return of {len(returns)} evaluation episodes is {mean:.6g}, at least {self._target:g}"
+        return f"the mean return of {len(returns)} evaluation episodes is {mean:.6g}, at least {target:g}"
 
 
 @gin.configurable(module="alf")
-class Plateau:
+class Plateau(TargetCondition):
     """Ends the run when evaluations get no better."""
 
-    def __init__(self, evaluations: int = 10, min_improvement: float = 0.0) -> None:
+    def __init__(self, evaluations: int = 10, min_improvement: float | Mapping[str, float] = 0.0) -> None:
         """Creates the condition.
 
         Args:
           evaluations: so many in a row
-          min_improvement: that have not raised the best mean return by more than this end the run.
+          min_improvement: that have not raised the best mean return by more than this end the run. By behavior: that have
+            not raised the best mean return of any of them.
 
         Raises:
           ValueError: an argument is out of range.
         """
         if not 1 <= evaluations < KEPT_EVALUATIONS:
             raise ValueError(f"Plateau.evaluations={evaluations} must be at least 1 and below {KEPT_EVALUATIONS}.")
-        if not min_improvement >= 0.0:
-            raise ValueError(f"Plateau.min_improvement={min_improvement} must be 0 or more.")
+        for name, value in numbers_of("Plateau.min_improvement", min_improvement).items():
+            if value < 0.0:
+                raise ValueError(f"{name}={value} must be 0 or more.")
+        super().__init__("Plateau.min_improvement", min_improvement)
         self._evaluations = evaluations
-        self._min_improvement = min_improvement
 
-    def __call__(self, run: Standing) -> str | None:
-        """See `StopCondition`."""
-        means = [evaluation.average_return for evaluation in run.evaluations if evaluation.episodes]
+    def _reached(self, evaluations: Sequence[Outcome], target: float) -> str | None:
+        means = [evaluation.average_return for evaluation in evaluations if evaluation.episodes]
         if len(means) <= self._evaluations:
             return None
         best, newest = max(means[: -self._evaluations]), max(means[-self._evaluations :])
-        if newest > best + self._min_improvement:
+        if newest > best + target:
             return None
         return f"{self._evaluations} evaluations in a row did not raise the mean return of {best:.6g}"
 
@@ -146,3 +195,28 @@ class TimeLimit:
 def first_reason(conditions: Iterable[StopCondition], run: Standing) -> str | None:
     """Why the first of `conditions` that holds ends the run; None when none does."""
     return next((why for why in (condition(run) for condition in conditions) if why is not None), None)
+
+
+def check_targets(conditions: Iterable[StopCondition], success_threshold: Any, behaviors: Sequence[str]) -> None:
+    """Raises ValueError where a target is for a behavior that there is not, or that nothing tells the success of.
+
+    Args:
+      conditions: of the run.
+      success_threshold: `TrainerConfig.reward_success_threshold`.
+      behaviors: of the environment; empty where it has a single agent.
+    """
+    setting = "TrainerConfig.reward_success_threshold"
+    check_names(setting, success_threshold, behaviors)
+    judged = success_threshold if isinstance(success_threshold, Mapping) else {}
+    for condition in conditions:
+        if not isinstance(condition, TargetCondition):
+            continue
+        check_names(condition.name, condition.target, behaviors)
+        if not isinstance(condition, SuccessRate) or not isinstance(condition.target, Mapping):
+            continue
+        missing = [name for name in condition.target if name not in judged]
+        if missing:
+            raise ValueError(
+                f"{condition.name} names {missing[0]!r}, and nothing tells when its agents succeed: set {setting} = "
+                f"{{{missing[0]!r}: ...}}, the return from which on they do."
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import urllib.parse
 
 
 def write_atomically(path: str, text: str) -> None:
@@ -39,3 +40,9 @@ def sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def folder_name(name: str) -> str:
+    """A file name that stands for any text: letters, digits and `_.-~` as they are, but a first dot, others as `%xx`."""
+    quoted = urllib.parse.quote(name, safe="")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted

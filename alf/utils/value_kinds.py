@@ -15,6 +15,7 @@ from typing import Any
 SCALARS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 
 _LISTS = (collections.abc.Sequence, list, tuple)
+_DICTS = (collections.abc.Mapping, dict)
 _LITERALS = (int, float, str, list, tuple, dict)
 
 
@@ -48,6 +49,8 @@ def fits(value: Any, hint: Any) -> bool:
         return callable(value)
     if origin in _LISTS or hint in _LISTS:
         return isinstance(value, (list, tuple)) and _elements_fit(value, hint)
+    if origin in _DICTS or hint in _DICTS:
+        return isinstance(value, collections.abc.Mapping)
     if isinstance(hint, type) and hint.__module__.startswith("alf."):
         return isinstance(value, hint) or not (value is None or isinstance(value, _LITERALS))
     return True
@@ -76,6 +79,8 @@ def expected(hint: Any) -> str:
         return "a function or class (@name)"
     if origin in _LISTS:
         return "a list" + _of_what(hint)
+    if origin in _DICTS:
+        return "a dict"
     name = getattr(hint, "__name__", str(hint))
     return f"an object (@{name}())" if isinstance(hint, type) else name
 

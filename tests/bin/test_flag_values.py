@@ -23,13 +23,13 @@ assert off_policy_trainer
 _SECONDS = 20.0
 COMMANDS = {
     "train": (train, "train_eval", ["strict", "initialize_from"]),
-    "play": (play, "_play_by_flags", ["follow", "epsilon_greedy", "sleep_time_per_step"]),
+    "play": (play, "_play_by_flags", ["follow", "epsilon_greedy", "sleep_time_per_step", "behavior_from"]),
     "evaluate": (
         evaluate,
         "_evaluate_by_flags",
         ["deterministic", "num_parallel_environments", "success_threshold", "watch", "max_evaluation_steps"],
     ),
-    "export": (export, "export", ["export_dir", "onnx"]),
+    "export": (export, "export", ["export_dir", "onnx", "behavior"]),
     "doctor": (doctor, "examine", ["env_name", "check_steps", "seconds_per_measurement"]),
     "grid_search": (grid_search, "run_search", ["search_config", "repeats", "workers", "metric"]),
     "status": (status, "describe", ["json"]),

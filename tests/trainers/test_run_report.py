@@ -159,6 +159,7 @@ def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):
             success_rate=np.nan,
             average_shaped_return=np.nan,
             step=step,
+            behaviors=(),
         )
 
     first = _report(tmp_path, [])

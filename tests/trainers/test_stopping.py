@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from alf.trainers.agent_evaluation import BehaviorEvaluation
+from alf.trainers.config import TrainerConfig
 from alf.trainers.evaluation import Evaluation
 from alf.trainers.stopping import MeanReturn, Plateau, Standing, SuccessRate, TimeLimit, first_reason
 
@@ -63,6 +65,44 @@ def test_plateau():
     assert Plateau(2, min_improvement=0.5)(_run([1.0], [1.2], [1.6])) is None
 
 
+def _of_agents(*of_evaluations, rates=None):
+    """A run whose evaluations had these returns, by behavior."""
+    made = []
+    for returns in of_evaluations:
+        behaviors = tuple(
+            BehaviorEvaluation(
+                name, len(v), sum(v) / len(v) if v else math.nan, 0.0, 1.0, (rates or {}).get(name), tuple(v)
+            )
+            for name, v in returns.items()
+        )
+        made.append(Evaluation(1, 0.0, 0.0, 1.0, behaviors=behaviors))
+    return Standing(made, 0.0)
+
+
+def test_targets_of_several_behaviors_are_all_to_be_reached():
+    both = MeanReturn({"a": 2.0, "b": -1.0}, 2)
+    assert both(_of_agents({"a": [2.0, 2.0], "b": [-1.0, -2.0]})) is None
+    assert both(_of_agents({"a": [1.0, 2.0], "b": [0.0, 0.0]})) is None
+    assert both(_of_agents({"a": [2.0], "b": [0.0, 0.0]})) is None
+    assert both(_of_agents({"a": [9.0, 2.0], "b": [0.0, 0.0]}, {"a": [2.0], "b": [-2.0, 0.0]})) == (
+        "a: the mean return of 2 evaluation episodes is 2, at least 2; "
+        "b: the mean return of 2 evaluation episodes is -1, at least -1"
+    )
+    # Behaviors that are not named may do what they like; those that an evaluation knows nothing of reach nothing.
+    assert MeanReturn({"b": 0.0})(_of_agents({"a": [-9.0], "b": [0.0]})) is not None
+    assert MeanReturn({"b": 0.0})(_of_agents({"a": [9.0]})) is None
+    assert MeanReturn({"b": 0.0})(_of_agents({"b": [0.0]}, {"b": []})) is None
+    returns = {"a": [0.0], "b": [0.0]}
+    success = SuccessRate({"a": 0.5, "b": 0.9})
+    assert success(_of_agents(returns, rates={"a": 0.4, "b": 1.0})) is None
+    assert success(_of_agents(returns, rates={"a": 0.5, "b": math.nan})) is None
+    assert "b: the success rate of 1 episodes is 0.9" in success(_of_agents(returns, rates={"a": 0.5, "b": 0.9}))
+    plateau = Plateau(1, {"a": 0.0, "b": 0.5})
+    assert plateau(_of_agents({"a": [1.0], "b": [1.0]}, {"a": [1.0], "b": [1.6]})) is None
+    assert plateau(_of_agents({"a": [1.0], "b": [1.0]}, {"a": [1.1], "b": [1.5]})) is None
+    assert plateau(_of_agents({"a": [1.0], "b": [1.0]}, {"a": [1.0], "b": [1.5]})) is not None
+
+
 def test_time_limit():
     assert TimeLimit(2.0)(_run(seconds=1.9)) is None
     assert TimeLimit(2.0)(_run(seconds=2.0)) == "the time limit of 2 s is reached"
@@ -85,6 +125,12 @@ def test_the_first_reason_counts():
         (lambda: Plateau(1000), "evaluations=1000"),
         (lambda: Plateau(3, -1.0), "min_improvement=-1.0"),
         (lambda: TimeLimit(0), "secs=0"),
+        (lambda: SuccessRate({"a": 0.5, "b": 1.5}), r"target\['b'\]=1.5"),
+        (lambda: MeanReturn({"a": "1"}), r"target\['a'\]='1' must be a number"),
+        (lambda: MeanReturn({}), "target={} names no behavior"),
+        (lambda: Plateau(3, {"a": -1.0}), r"min_improvement\['a'\]=-1.0"),
+        (lambda: TrainerConfig("r", reward_success_threshold="9"), "reward_success_threshold='9' must be a number, or"),
+        (lambda: TrainerConfig("r", reward_success_threshold={"a": None}), r"threshold\['a'\]=None must be a number"),
     ],
 )
 def test_numbers_out_of_range_are_named(make, says):

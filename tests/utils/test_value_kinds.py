@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ Alias = float | Callable[[int], float]
         (tuple[float, float], [(1, 2.5), [0, 1]], [(1,), (1, 2, 3), (1, "x")], "a list of 2: a number, a number"),
         (tuple[int, ...], [(), (1, 2)], [(1, 0.5), 1], "a list of whole numbers"),
         (collections.abc.Sequence, [[1, "x"]], [1], "a list"),
+        (float | Mapping[str, float] | None, [1, {"a": 1.0}, {}, None], ["x", [1]], "a number, a dict or None"),
         (Schedule, [object()], ["x", 3, None, [1]], "an object (@Schedule())"),
         (Any, [1, "x", None], [], ""),
         (np.ndarray, [1, "x", None], [], ""),

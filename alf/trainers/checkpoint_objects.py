@@ -1,0 +1,126 @@
+"""The objects that a checkpoint was made of, by its own description of them, beside those of this program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from alf.algorithms.behaviors import Behaviors
+
+_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# The attribute of `Behaviors` that holds its algorithms.
+_BEHAVIORS = "_algorithms"
+
+
+class StoredObjects:
+    """The objects in a checkpoint, as numbered nodes; node 0 is the checkpoint itself."""
+
+    def __init__(self, reader: Any) -> None:
+        """Reads the description.
+
+        Args:
+          reader: what `tf.train.load_checkpoint` gives.
+        """
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph.ParseFromString(reader.get_tensor(_GRAPH_KEY))
+        self._nodes = graph.nodes
+        self._shapes = reader.get_variable_to_shape_map()
+        self._dtypes = reader.get_variable_to_dtype_map()
+
+    @property
+    def algorithm(self) -> int | None:
+        """The algorithm of the run; None where there is none."""
+        return self.child(0, "algorithm")
+
+    @property
+    def behaviors(self) -> dict[str, int]:
+        """The algorithms of the behaviors, by name; none where the run had a single agent."""
+        inside = self.child(self.algorithm, _BEHAVIORS)
+        return {} if inside is None else self._children(inside)
+
+    def child(self, node: int | None, name: str) -> int | None:
+        """The object that `node` has under a name."""
+        return None if node is None else self._children(node).get(name)
+
+    def key(self, node: int | None) -> str | None:
+        """Where the value of a variable is; None for other objects."""
+        attributes = self._nodes[node].attributes if node is not None else ()
+        return next((a.checkpoint_key for a in attributes if a.name == "VARIABLE_VALUE"), None)
+
+    def fits(self, variable: tf.Variable, key: str | None) -> bool:
+        """Whether what is under `key` can be the value of a variable."""
+        if key is None:
+            return False
+        return list(variable.shape) == list(self._shapes[key]) and variable.dtype == self._dtypes[key]
+
+    def variables(self, root: int | None, skip: Collection[str] = ()) -> dict[str, str]:
+        """Key to place of all variables below an object, but for what hangs on names in `skip`."""
+        found: dict[str, str] = {}
+        seen: set[int] = set()
+        open_nodes = [] if root is None else [(root, "")]
+        while open_nodes:
+            node, place = open_nodes.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            key = self.key(node)
+            if key is not None:
+                found[key] = place
+            open_nodes += [(n, _join(place, name)) for name, n in self._children(node).items() if name not in skip]
+        return found
+
+    def _children(self, node: int) -> dict[str, int]:
+        return {child.local_name: child.node_id for child in self._nodes[node].children}
+
+
+def variables_below(
+    root: Any, objects: StoredObjects, node: int | None, skip: Collection[str] = (), without: Collection[Any] = ()
+) -> Iterator[tuple[str, tf.Variable, str | None]]:
+    """Place, variable and key in the checkpoint of each variable below an object of this program.
+
+    Args:
+      root: the object.
+      objects: of the checkpoint.
+      node: the one that stands for `root` there.
+      skip: names of attributes that are not looked into.
+      without: objects that are not.
+    """
+    seen = {id(thing) for thing in without}
+    open_nodes: list[tuple[Any, int | None, str]] = [(root, node, "")]
+    while open_nodes:
+        target, node, place = open_nodes.pop()
+        if id(target) in seen:
+            continue
+        seen.add(id(target))
+        if isinstance(target, tf.Variable):
+            yield place, target, objects.key(node)
+            continue
+        for name, child in tf.train.TrackableView.children(target).items():
+            if name not in skip:
+                open_nodes.append((child, objects.child(node, name), _join(place, name)))
+
+
+def unfit_behaviors(algorithm: Any, path: str) -> list[str]:
+    """The behaviors of an algorithm for which a checkpoint holds no variables, or others; none of a single agent's.
+
+    Args:
+      algorithm: of the run.
+      path: of a checkpoint that can be read.
+    """
+    if not isinstance(algorithm, Behaviors):
+        return []
+    objects = StoredObjects(tf.train.load_checkpoint(path))
+    there = objects.behaviors
+    unfit = []
+    for name, one in algorithm.by_name.items():
+        variables = variables_below(one, objects, there.get(name))
+        if name not in there or not all(objects.fits(variable, key) for _, variable, key in variables):
+            unfit.append(name)
+    return unfit
+
+
+def _join(place: str, name: str) -> str:
+    return f"{place}/{name}" if place else name

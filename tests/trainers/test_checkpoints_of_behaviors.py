@@ -1,0 +1,222 @@
+"""Checkpoints of runs with behaviors: all in one, one restored alone, replay memories, and resumed runs bit for bit."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
+from alf.environments.grouped_rows import GroupedRows
+from alf.environments.utils import create_environment
+from alf.trainers.checkpointing import CheckpointError
+from alf.trainers.initializing import load_weights
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.saving import NonFiniteError
+from tests.trainers.many_agents import behaviors, bind_hands, bind_pursuit, dqn, ppo
+
+PAIR = behaviors(chaser=ppo(), runner=dqn())
+HANDS = behaviors(left=ppo(), right=ppo(trained=False))
+
+
+def _built(small_config, **kwargs):
+    trainer = small_config(SyncOffPolicyTrainer, **kwargs).create_trainer()
+    trainer.initialize()
+    trainer.close()
+    return trainer
+
+
+def _trained(small_config, trainer_class=SyncOffPolicyTrainer, **kwargs):
+    trainer = small_config(trainer_class, **{"num_updates_per_train_step": 1, **kwargs}).create_trainer()
+    trainer.train()
+    return trainer
+
+
+def _values(algorithm):
+    return [v.numpy() for v in algorithm.variables]
+
+
+def _assert_same(a, b):
+    for x, y in zip(a.variables, b.variables, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=x.name)
+
+
+def _assert_same_weights(a, b):
+    assert a.acting_variables()
+    for x, y in zip(a.acting_variables(), b.acting_variables(), strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=x.name)
+
+
+# ---- what is trained, and what is not ----
+
+
+def test_training_one_leaves_the_others_bit_for_bit(small_config, tmp_path):
+    bind_pursuit()
+    for trained in ("chaser", "runner"):
+        ctor = behaviors(chaser=ppo(trained=trained == "chaser"), runner=dqn(trained=trained == "runner"))
+        settings = {"algorithm_ctor": ctor, "root_dir": str(tmp_path / trained), "num_iterations": 1}
+        with small_config(SyncOffPolicyTrainer, **settings).create_trainer() as run:
+            run.initialize()
+            before = {name: _values(one) for name, one in run.algorithm.by_name.items()}
+            run.train()
+        for name, one in run.algorithm.by_name.items():
+            same = [np.array_equal(a, b) for a, b in zip(before[name], _values(one), strict=True)]
+            assert all(same) is (name != trained), (trained, name)
+
+
+# ---- resuming ----
+
+
+def _replay_state(algorithm):
+    return {name: one.exp_replayer.total_steps for name, one in algorithm.by_name.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trainer_class", "mode", "bind", "ctor", "every"),
+    [
+        (AsyncOffPolicyTrainer, "lockstep", bind_pursuit, PAIR, 1),
+        (AsyncOffPolicyTrainer, "sync", bind_hands, HANDS, 1),
+        # A segment is whole when the step after it is known: an iteration later.
+        (SyncOffPolicyTrainer, "sync", lambda: bind_pursuit(done_condition="all"), PAIR, 2),
+    ],
+    ids=["lockstep", "one_is_not_trained", "slots_that_may_be_idle"],
+)
+def test_two_halves_make_the_whole(trainer_class, mode, bind, ctor, every, small_config, tmp_path):
+    bind()
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", mode)
+    settings = {"exact_resume": True, "checkpoint_interval": every, "checkpoint_replay": True, "algorithm_ctor": ctor}
+    whole = _trained(small_config, trainer_class, root_dir=str(tmp_path / "w"), num_iterations=2 * every, **settings)
+    half = _trained(small_config, trainer_class, num_iterations=every, **settings)
+    halves = _trained(small_config, trainer_class, num_iterations=2 * every, **settings)
+    _assert_same(whole.algorithm, halves.algorithm)
+    for name, one in halves.algorithm.by_name.items():
+        before = _values(half.algorithm.by_name[name])
+        moved = any(not np.array_equal(a, b) for a, b in zip(before, _values(one), strict=True))
+        assert moved is (name in halves.algorithm.trained), name
+    assert whole.counters.env_steps == halves.counters.env_steps
+
+
+def test_replay_memories_of_every_behavior(small_config, tmp_path, logged):
+    bind_pursuit()
+    ctor = behaviors(chaser=dqn(), runner=dqn())
+    settings = {"algorithm_ctor": ctor, "checkpoint_replay": True}
+    before = _trained(small_config, num_iterations=1, **settings)
+    held = _replay_state(before.algorithm)
+    assert held["chaser"] == 3 * held["runner"] > 0
+    place = tmp_path / "run" / "train" / "replay" / "ckpt-1"
+    assert sorted(p.name for p in place.iterdir()) == ["chaser", "runner"]
+    assert _replay_state(_built(small_config, **settings).algorithm) == held
+    (place / "runner" / "state.npz").write_bytes(b"torn")
+    resumed = _built(small_config, **settings)
+    assert _replay_state(resumed.algorithm) == {**held, "runner": 0}
+    assert any(line.startswith("The behavior 'runner' goes on with an empty replay memory") for line in logged)
+
+
+def test_exact_resume_names_a_behavior_whose_memory_is_not_saved(small_config):
+    bind_pursuit()
+    with pytest.raises(ValueError, match=r"checkpoint_replay=True: the behavior 'runner'"):
+        _built(small_config, algorithm_ctor=PAIR, exact_resume=True)
+
+
+def test_what_is_not_finite_is_named(small_config):
+    bind_pursuit()
+    trainer = small_config(SyncOffPolicyTrainer, algorithm_ctor=PAIR).create_trainer()
+    with trainer:
+        trainer.initialize()
+        trainer.algorithm.by_name["runner"].trainable_variables[0].assign(np.full((16, 8), np.nan))
+        with pytest.raises(NonFiniteError, match="loss of the behavior 'runner' is nan"):
+            trainer.train()
+
+
+# ---- one alone ----
+
+
+def _new(seed=9):
+    """The algorithms of a new run, by behavior, and all of them."""
+    env = create_environment(seed=1)
+    tf.keras.utils.set_random_seed(seed)
+    specs = (tensor_spec.from_spec(spec) for spec in (env.observation_spec(), env.action_spec()))
+    algorithm = HANDS(*specs)
+    env.close()
+    for one in algorithm.by_name.values():
+        one.acting_variables()
+    return algorithm.by_name, algorithm
+
+
+@pytest.fixture
+def old(small_config, tmp_path):
+    """A run of left and right: what it has learned, and its directory."""
+    bind_hands()
+    root = str(tmp_path / "old")
+    return _trained(small_config, num_iterations=1, algorithm_ctor=HANDS, root_dir=root).algorithm.by_name, root
+
+
+def test_weights_of_one_behavior(old, logged):
+    was, root = old
+    plain, _ = _new()
+    new, algorithm = _new()
+    load_weights(algorithm, f"right={root}")
+    _assert_same_weights(new["right"], was["right"])
+    _assert_same_weights(new["left"], plain["left"])
+    load_weights(algorithm, f"left=right@{root}:1,right=left@{root}")
+    _assert_same_weights(new["left"], was["right"])
+    _assert_same_weights(new["right"], was["left"])
+    load_weights(algorithm, root)
+    for name, one in new.items():
+        _assert_same_weights(one, was[name])
+    assert (int(was["left"].iterations), int(new["left"].iterations)) == (1, 0)
+    assert "Not taken" not in "\n".join(logged)
+    assert any(line.startswith("Weights from") and "for the behavior 'right'" in line for line in logged)
+
+
+def test_between_a_behavior_and_a_single_agent(small_config, tmp_path):
+    alone = _trained(small_config, num_iterations=1, root_dir=str(tmp_path / "lr=0.1"))
+    grouped = {"algorithm_ctor": behaviors(agent=ppo()), "random_seed": 9}
+    gin.bind_parameter("suite_gym.load.env_wrappers", [GroupedRows])
+    for number, text in enumerate(("agent=OLD", "OLD")):
+        source = text.replace("OLD", str(tmp_path / "lr=0.1"))
+        new = _built(small_config, root_dir=str(tmp_path / f"in-{number}"), initialize_from=source, **grouped)
+        _assert_same_weights(new.algorithm.by_name["agent"], alone.algorithm)
+    one = _trained(small_config, num_iterations=1, root_dir=str(tmp_path / "a@b"), **grouped)
+    gin.bind_parameter("suite_gym.load.env_wrappers", [])
+    for number, text in enumerate(("agent@OLD", "OLD")):
+        source = text.replace("OLD", str(tmp_path / "a@b"))
+        back = _built(small_config, root_dir=str(tmp_path / f"out-{number}"), initialize_from=source)
+        _assert_same_weights(back.algorithm, one.algorithm.by_name["agent"])
+
+
+def test_every_behavior_is_told_of_a_restore(monkeypatch):
+    bind_hands()
+    by_name, algorithm = _new()
+    told = []
+    monkeypatch.setattr(PPOAlgorithm, "after_restore", lambda self: told.append(self))
+    algorithm.after_restore()
+    assert [id(one) for one in told] == [id(one) for one in by_name.values()]
+
+
+MISTAKES = [
+    ("chasr=OLD", "no run and no checkpoint of that name. Behaviors of this run: 'left', 'right'"),
+    ("left=middle@OLD", "has no behavior 'middle': it has 'left', 'right'"),
+    ("right@OLD", "say for which behavior, as in left=..., of 'left', 'right'"),
+    ("left=OLD,left=OLD", "the behavior 'left' is given twice"),
+    ("left=OLD:7", "there is no checkpoint '7'"),
+]
+
+
+def test_mistakes_of_initialize_from(old):
+    _, root = old
+    _, algorithm = _new()
+    for source, message in MISTAKES:
+        with pytest.raises(CheckpointError) as error:
+            load_weights(algorithm, source.replace("OLD", root))
+        assert message in str(error.value)
+
+
+def test_a_restore_that_fails_names_the_behavior(small_config):
+    bind_hands()
+    _trained(small_config, num_iterations=1, algorithm_ctor=HANDS)
+    with pytest.raises(CheckpointError, match=r"optimisers are others \(of the behavior 'right'\)"):
+        _built(small_config, algorithm_ctor=behaviors(left=ppo(), right=dqn()))

@@ -1,0 +1,183 @@
+"""Self-play: whose turn it is, with which weights, what the ratings say, and that a resumed run goes on with all of it."""
+
+from __future__ import annotations
+
+import csv
+
+import gin
+import numpy as np
+import pytest
+
+from alf.trainers.matches import Matches
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.self_play import PRESENT, SelfPlay
+from tests.trainers.many_agents import behaviors, bind_hands, dqn, ppo
+
+HANDS = behaviors(left=ppo(), right=ppo(trained=False))
+QUICK = SelfPlay("left", "right", every="1 training_steps", snapshot_every="2 training_steps", window=2)
+
+
+def _weights(algorithm):
+    return [v.numpy() for v in algorithm.acting_variables()]
+
+
+def _equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+class _Watched:
+    """What a run went through: its opponents by version of the weights, and its matches, told apart from `Versions`."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+        self.left, self.right = (trainer.algorithm.by_name[name] for name in ("left", "right"))
+        self.versions = [_weights(self.left)]
+        self.opponents = {0: PRESENT}
+        self.matches = Matches("left", "right")
+        self.elo, self.ratings = 1200.0, {0: 1200.0}
+        self.rated = self.iterations = 0
+        trainer.algorithm.add_experience_observer(self.observe)
+        trainer.algorithm.add_after_train_hook(self.trained)
+
+    @property
+    def play(self):
+        return self.trainer._self_play
+
+    def observe(self, exp):
+        if self.iterations == 0:
+            return
+        now = self.opponents[self.iterations]
+        for match in self.matches.take(exp):
+            by = {self.opponents[v] for v in range(match.version, self.iterations + 1)} if match.version else set()
+            if by == {now} and now != PRESENT:
+                expected = 1 / (1 + 10 ** ((self.ratings[now] - self.elo) / 400))
+                self.elo += 16 * (match.score - expected)
+                self.ratings[now] -= 16 * (match.score - expected)
+                self.rated += 1
+
+    def trained(self):
+        self.iterations += 1
+        if self.iterations % 2 == 0:
+            self.ratings[len(self.versions)] = self.elo
+            self.versions.append(_weights(self.left))
+        now = self.opponents[self.iterations] = self.play.opponent
+        assert now == PRESENT or len(self.versions) - 2 <= now < len(self.versions)
+        expected = _weights(self.left) if now == PRESENT else self.versions[now]
+        assert _equal(_weights(self.right), expected), (self.iterations, now)
+        assert self.play.elo == pytest.approx(self.elo)
+        for number, rating in self.play.ratings.items():
+            assert rating == pytest.approx(self.ratings[number]), number
+
+
+def test_turns_weights_and_ratings(small_config, tmp_path):
+    bind_hands()
+    config = small_config(
+        SyncOffPolicyTrainer, algorithm_ctor=HANDS, self_play=QUICK, num_iterations=16, summary_interval=1
+    )
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        watched = _Watched(trainer)
+        trainer.train()
+        assert watched.iterations == 16
+        assert not _equal(watched.versions[0], watched.versions[-1])
+        taken = set(watched.opponents.values())
+        assert PRESENT in taken
+        assert len(taken) >= 4
+        assert list(watched.play.ratings) == [7, 8]
+        assert watched.rated > 0
+        assert watched.elo != 1200.0
+    with open(tmp_path / "run" / "train" / "stats.csv", encoding="utf-8") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert float(last["SelfPlay/Elo"]) == pytest.approx(watched.elo)
+    assert (int(float(last["SelfPlay/Versions"])), int(float(last["SelfPlay/Matches"]))) == (9, watched.rated)
+
+
+def test_actors_never_get_a_version_with_half_a_turn(small_config):
+    """What a driver publishes after an iteration holds the opponent that was set in it."""
+    bind_hands()
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    config = small_config(AsyncOffPolicyTrainer, algorithm_ctor=HANDS, self_play=QUICK, num_iterations=3)
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        seen = []
+
+        def look():
+            # The last hook of all, since the driver adds its own when it starts.
+            store = trainer.driver._store
+            snapshot = store.latest()
+            assert snapshot.version == len(seen) + 1
+            assert _equal([v.numpy() for v in store.variables], [w.numpy() for w in snapshot.weights])
+            seen.append(snapshot.version)
+
+        trainer.driver.start()
+        trainer.algorithm.add_after_train_hook(look)
+        for _ in range(3):
+            trainer.driver.run_async()
+            trainer._learn()
+        assert seen == [1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["lockstep"])
+def test_two_halves_make_the_whole(mode, small_config, tmp_path):
+    bind_hands()
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", mode)
+    settings = {"algorithm_ctor": HANDS, "self_play": QUICK, "exact_resume": True, "checkpoint_interval": 3}
+
+    def run(iterations, root):
+        trainer = small_config(
+            AsyncOffPolicyTrainer, num_iterations=iterations, root_dir=str(tmp_path / root), **settings
+        ).create_trainer()
+        trainer.train()
+        return trainer
+
+    whole, _, halves = run(6, "whole"), run(3, "halves"), run(6, "halves")
+    for a, b in ((whole.algorithm, halves.algorithm), (whole._self_play, halves._self_play)):
+        assert len(a.variables) > 10
+        for x, y in zip(a.variables, b.variables, strict=True):
+            np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=x.name)
+    assert int(halves._self_play._turns) == 6
+
+
+def test_by_environment_steps(small_config):
+    """An iteration makes 16 steps: multiples of 40 are passed after iterations 3 (48) and 5 (80)."""
+    bind_hands()
+    every = SelfPlay("left", "right", every="40 env_steps", snapshot_every="40 env_steps", latest_ratio=1.0)
+    config = small_config(SyncOffPolicyTrainer, algorithm_ctor=HANDS, self_play=every, num_iterations=5)
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        turns = []
+        play = trainer._self_play
+        trainer.algorithm.add_after_train_hook(lambda: turns.append((int(play._turns), int(play._made), play.opponent)))
+        trainer.train()
+    assert turns == [(0, 1, 0), (0, 1, 0), (1, 2, PRESENT), (1, 2, PRESENT), (2, 3, PRESENT)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"every": "5 episodes"}, "it takes training_steps or env_steps"),
+        ({"snapshot_every": "0 env_steps"}, "must be at least 1"),
+        ({"window": 0}, "window=0 must be at least 1"),
+        ({"latest_ratio": 1.5}, "must be in"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SelfPlay("left", "right", **settings)
+
+
+def test_behaviors_that_cannot_play(small_config):
+    bind_hands()
+    cases = [
+        (SelfPlay("left", "rite"), HANDS, "'rite' is no behavior: there are 'left', 'right'"),
+        (SelfPlay("right", "left"), HANDS, "right/Behavior.trained must be True"),
+        (SelfPlay("left", "right"), behaviors(left=ppo(), right=ppo()), "right/Behavior.trained must be False"),
+        (SelfPlay("left", "right"), behaviors(left=ppo(), right=dqn(trained=False)), "another algorithm than 'left'"),
+    ]
+    for settings, ctor, message in cases:
+        trainer = small_config(SyncOffPolicyTrainer, algorithm_ctor=ctor, self_play=settings).create_trainer()
+        with trainer, pytest.raises(ValueError, match=message):
+            trainer.initialize()
+    with pytest.raises(ValueError, match=r"write @SelfPlay\(\)"):
+        small_config(SyncOffPolicyTrainer, self_play=SelfPlay)
