@@ -199,7 +199,11 @@ def trained_variables(algorithm: Any) -> list[tf.Variable]:
     return [v for _, variables in algorithm.optimized_variables() for v in variables]
 
 
-@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
+_FAST = ("td3", "dqn")
+_NAMES = [pytest.param(n, marks=() if n in _FAST else pytest.mark.slow) for n in (*CONTINUOUS, *DISCRETE)]
+
+
+@pytest.mark.parametrize("name", _NAMES)
 def test_losses_and_gradients_are_those_of_a_loop_over_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the recorded state, zero at FIRST, the target networks alike; gradients flow back in time to the first row."""
     algorithm = algorithm_of(name)

@@ -221,11 +221,11 @@ def reference() -> Streams:
     "options",
     [
         {"mode": "lockstep"},
-        {"mode": "sync", "num_envs": 1},
+        pytest.param({"mode": "sync", "num_envs": 1}, marks=pytest.mark.slow),
         {"learn_queue_cap": 2},
-        {"num_actor_queues": 1},
+        pytest.param({"num_actor_queues": 1}, marks=pytest.mark.slow),
         {"num_actor_queues": 2, "stepping": "host"},
-        {"vectorization": "async"},
+        pytest.param({"vectorization": "async"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

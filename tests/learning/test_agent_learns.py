@@ -95,7 +95,9 @@ AGENTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("mode", "seed"), [("sync", 0), ("async", 1), ("async", 2)])
+@pytest.mark.parametrize(
+    ("mode", "seed"), [("sync", 0), ("async", 1), pytest.param("async", 2, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", AGENTS)
 def test_composed_agents_find_the_best_policy(name: str, mode: str, seed: int) -> None:
     tf.random.set_seed(seed)

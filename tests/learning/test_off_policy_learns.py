@@ -65,7 +65,11 @@ def check_learning(name: str, algorithm: Any, collect: Callable[[], Any]) -> Non
         assert judge.get_metrics()[2].result() > GOOD, (name, seed)
 
 
-@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
+_FAST = ("sac", "dqn")
+_NAMES = [pytest.param(n, marks=() if n in _FAST else pytest.mark.slow) for n in (*CONTINUOUS, *DISCRETE)]
+
+
+@pytest.mark.parametrize("name", _NAMES)
 def test_in_turns(name: str) -> None:
     algorithm = algorithm_of(name, 0)
     driver = SyncOffPolicyDriver(environment(name, 32, 0), algorithm, 8, exp_replayer="uniform", random_seed=1)
