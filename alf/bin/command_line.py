@@ -36,6 +36,7 @@ _TOLD = (
     ("alf.trainers.checkpointing", "CheckpointError"),
     ("alf.trainers.run_lock", "RunLockedError"),
     ("alf.export.policy", "ExportError"),
+    ("alf.replay.experience_replayer", "ReplayTooSmallError"),
 )
 
 

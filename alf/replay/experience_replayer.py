@@ -11,6 +11,10 @@ import tensorflow as tf
 from alf.data_structures import Experience
 
 
+class ReplayTooSmallError(ValueError):
+    """A memory can never hold what training is to draw from it; the message says what to set."""
+
+
 class ExperienceReplayer(tf.Module, abc.ABC):
     """Keeps observed experience and hands it to the learner, batch-major [B', T, ...]."""
 

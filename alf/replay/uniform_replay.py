@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.data_structures import Experience
-from alf.replay.experience_replayer import ExperienceReplayer
+from alf.replay.experience_replayer import ExperienceReplayer, ReplayTooSmallError
 from alf.replay.replay_buffer import ReplayBuffer
 from alf.replay.sampling import VIEW_SPEC, Sample, View, draw, make_view
 from alf.utils import rng
@@ -89,7 +89,7 @@ class UniformReplay(ExperienceReplayer):
         """Raises ValueError when there are fewer different sequences than `batch_size`; says what to do."""
         most = self.capacity(mini_batch_length)
         if most < batch_size:
-            raise ValueError(
+            raise ReplayTooSmallError(
                 f"{self.buffer.num_environments} streams of ReplayBuffer.max_length={self.buffer.max_length} never hold "
                 f"mini_batch_size={batch_size} sequences of mini_batch_length={mini_batch_length} steps, at most {most}: "
                 "raise max_length."

@@ -12,7 +12,7 @@ from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.base import Driver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.replay.experience_replayer import ExperienceReplayer
+from alf.replay.experience_replayer import ExperienceReplayer, ReplayTooSmallError
 from alf.replay.uniform_replay import UniformReplay
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
@@ -38,7 +38,7 @@ class OffPolicyTrainer(Trainer):
         At the start of a run that is `initial_collect_steps`, and with a replayer of samples that they make a minibatch.
 
         Raises:
-          ValueError: the memory never holds a minibatch.
+          ReplayTooSmallError: the memory never holds a minibatch.
         """
         begins = self._counters.iterations == 0 if self._config.exact_resume else self._iterations_here == 0
         steps = fresh = collect()
@@ -117,7 +117,7 @@ class _Filling:
         return self._replayer.num_sequences(self._length) if isinstance(self._replayer, UniformReplay) else 0
 
     def check(self, steps: int) -> None:
-        """Takes in that `steps` more were collected; raises ValueError when twice the memory's size was in vain."""
+        """Takes in that `steps` more were collected; raises ReplayTooSmallError when twice the memory's size was in vain."""
         replayer, held = self._replayer, self._held()
         self._since = 0 if held > self._most else self._since + steps
         self._most = max(held, self._most)
@@ -125,7 +125,7 @@ class _Filling:
             return
         memory = replayer.batch_size * replayer.buffer.max_length
         if self._since > 2 * memory:
-            raise ValueError(
+            raise ReplayTooSmallError(
                 f"The replay memory never holds mini_batch_size={self._size} sequences of mini_batch_length="
                 f"{self._length} steps: it came to {self._most}, and {self._since} more steps, over twice the {memory} that "
                 "it keeps, brought none, since its streams have gaps (as where AsyncOffPolicyDriver.max_policy_lag drops "
