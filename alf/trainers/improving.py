@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
@@ -351,8 +350,9 @@ class Improver(abc.ABC):
             TrainingSteps(1), EnvironmentSteps(steps), EnvironmentEpisodes(self._episodes.take()), self._elapsed()
         )
         if self._config.update_counter_every_mini_batch:
-            optimizer = self.algorithm.optimized_variables()[0][0]
-            counters.global_counter.assign(tf.cast(optimizer.iterations, tf.int64))
+            # A behavior that does not learn has an optimiser too.
+            made = [int(optimizer.iterations) for optimizer, _ in self.algorithm.optimized_variables()]
+            counters.global_counter.assign(max(made))
         else:
             counters.global_counter.assign_add(1)
 

@@ -192,7 +192,7 @@ class Versions(tf.Module):
         if draw.random() >= settings.latest_ratio:
             chosen = int(draw.integers(max(0, made - self._window), made))
         if chosen != self.opponent:
-            self._since.assign(0)
+            self._since.assign(iterations)
         self._play(chosen)
         rating = self.elo if chosen == PRESENT else self.ratings[chosen]
         who = "its present weights" if chosen == PRESENT else f"version {chosen}"

@@ -51,7 +51,9 @@ def gapped(small_config):
 def test_a_memory_full_of_gaps_ends_the_run_with_a_sentence(trainer_class, gapped):
     trainer, replayer = gapped(trainer_class)
     rows = replayer.batch_size
-    with pytest.raises(ReplayTooSmallError, match=r"never holds mini_batch_size=8 sequences of mini_batch_length=2") as told:
+    with pytest.raises(
+        ReplayTooSmallError, match=r"never holds mini_batch_size=8 sequences of mini_batch_length=2"
+    ) as told:
         trainer.train()
     assert re.search(rf"came to 0, and \d+ more steps, over twice the {rows * 20} that it keeps", str(told.value))
     collected = int(replayer.buffer.index.count.sum())

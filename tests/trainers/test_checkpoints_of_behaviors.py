@@ -12,6 +12,7 @@ from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.environments.grouped_rows import GroupedRows
 from alf.environments.utils import create_environment
 from alf.trainers.checkpointing import CheckpointError
+from alf.trainers.config import TrainerConfig
 from alf.trainers.initializing import load_weights
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.saving import NonFiniteError
@@ -57,10 +58,12 @@ def test_training_one_leaves_the_others_bit_for_bit(small_config, tmp_path):
     for trained in ("chaser", "runner"):
         ctor = behaviors(chaser=ppo(trained=trained == "chaser"), runner=dqn(trained=trained == "runner"))
         settings = {"algorithm_ctor": ctor, "root_dir": str(tmp_path / trained), "num_iterations": 1}
+        settings["update_counter_every_mini_batch"] = True
         with small_config(SyncOffPolicyTrainer, **settings).create_trainer() as run:
             run.initialize()
             before = {name: _values(one) for name, one in run.algorithm.by_name.items()}
             run.train()
+        assert run.counters.global_steps >= 2, "both updates count, whoever makes them"
         for name, one in run.algorithm.by_name.items():
             same = [np.array_equal(a, b) for a, b in zip(before[name], _values(one), strict=True)]
             assert all(same) is (name != trained), (trained, name)
@@ -77,12 +80,11 @@ def _replay_state(algorithm):
 @pytest.mark.parametrize(
     ("trainer_class", "mode", "bind", "ctor", "every"),
     [
-        (AsyncOffPolicyTrainer, "lockstep", bind_pursuit, PAIR, 1),
-        (AsyncOffPolicyTrainer, "sync", bind_hands, HANDS, 1),
+        (AsyncOffPolicyTrainer, "lockstep", bind_hands, behaviors(left=dqn(), right=ppo(trained=False)), 1),
         # A segment is whole when the step after it is known: an iteration later.
         (SyncOffPolicyTrainer, "sync", lambda: bind_pursuit(done_condition="all"), PAIR, 2),
     ],
-    ids=["lockstep", "one_is_not_trained", "slots_that_may_be_idle"],
+    ids=["one_is_not_trained", "slots_that_may_be_idle"],
 )
 def test_two_halves_make_the_whole(trainer_class, mode, bind, ctor, every, small_config, tmp_path):
     bind()
@@ -123,12 +125,15 @@ def test_exact_resume_names_a_behavior_whose_memory_is_not_saved(small_config):
 
 def test_what_is_not_finite_is_named(small_config):
     bind_pursuit()
-    trainer = small_config(SyncOffPolicyTrainer, algorithm_ctor=PAIR).create_trainer()
-    with trainer:
-        trainer.initialize()
-        trainer.algorithm.by_name["runner"].trainable_variables[0].assign(np.full((16, 8), np.nan))
-        with pytest.raises(NonFiniteError, match="loss of the behavior 'runner' is nan"):
-            trainer.train()
+    trainer = _built(small_config, algorithm_ctor=PAIR)
+    runner = trainer.algorithm.by_name["runner"]
+    runner._volatile.metrics = {"loss": tf.constant(np.nan)}
+    with pytest.raises(NonFiniteError, match="the loss of the behavior 'runner' is nan"):
+        trainer._saver.check_loss()
+    trainer._saver.check_weights()
+    runner.trainable_variables[0].assign(np.full((16, 8), np.nan))
+    with pytest.raises(NonFiniteError, match="of the behavior 'runner' is not finite"):
+        trainer._saver.check_weights()
 
 
 # ---- one alone ----
@@ -146,15 +151,23 @@ def _new(seed=9):
     return algorithm.by_name, algorithm
 
 
-@pytest.fixture
-def old(small_config, tmp_path):
-    """A run of left and right: what it has learned, and its directory."""
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    """A run of left and right, to be read only: what it has learned, and its directory."""
+    root = str(tmp_path_factory.mktemp("old"))
+    gin.bind_parameter("create_environment.num_parallel_environments", 4)
     bind_hands()
-    root = str(tmp_path / "old")
-    return _trained(small_config, num_iterations=1, algorithm_ctor=HANDS, root_dir=root).algorithm.by_name, root
+    config = TrainerConfig(
+        root, SyncOffPolicyTrainer, HANDS, random_seed=1, num_iterations=1, unroll_length=4, export_saved_model=False
+    )
+    trainer = config.create_trainer()
+    trainer.train()
+    gin.clear_config()
+    return trainer.algorithm.by_name, root
 
 
 def test_weights_of_one_behavior(old, logged):
+    bind_hands()
     was, root = old
     plain, _ = _new()
     new, algorithm = _new()
@@ -207,6 +220,7 @@ MISTAKES = [
 
 
 def test_mistakes_of_initialize_from(old):
+    bind_hands()
     _, root = old
     _, algorithm = _new()
     for source, message in MISTAKES:
@@ -215,8 +229,7 @@ def test_mistakes_of_initialize_from(old):
         assert message in str(error.value)
 
 
-def test_a_restore_that_fails_names_the_behavior(small_config):
+def test_a_restore_that_fails_names_the_behavior(old, small_config):
     bind_hands()
-    _trained(small_config, num_iterations=1, algorithm_ctor=HANDS)
     with pytest.raises(CheckpointError, match=r"optimisers are others \(of the behavior 'right'\)"):
-        _built(small_config, algorithm_ctor=behaviors(left=ppo(), right=dqn()))
+        _built(small_config, algorithm_ctor=behaviors(left=ppo(), right=dqn()), root_dir=old[1])

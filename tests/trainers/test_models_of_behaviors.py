@@ -13,7 +13,7 @@ from alf.export import policy as export_policy
 from alf.trainers import models
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
-from tests.trainers.many_agents import behaviors, bind_pursuit, dqn, ppo
+from tests.trainers.many_agents import behaviors, bind_hands, bind_pursuit, dqn, ppo
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -69,3 +69,16 @@ def test_one_that_cannot_be_exported_is_named_and_the_others_are_there(small_con
     (told,) = errors
     assert "no model of the behavior 'runner': ExportError: it holds a table" in told
     assert [p.name for p in (tmp_path / "run" / "train" / "models" / "ckpt-1").iterdir()] == ["chaser"]
+
+
+def test_onnx_of_every_behavior(small_config, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("tf2onnx")
+    names = {"player_0": "left", "player_1": "../right?"}
+    bind_hands(behaviors=names)
+    _train(small_config, algorithm_ctor=behaviors(**{"*": ppo()}), num_iterations=1, export_onnx=True)
+    models_dir = tmp_path / "run" / "train" / "models" / "ckpt-1"
+    assert sorted(p.name for p in models_dir.iterdir()) == ["%2E.%2Fright%3F", "left"]
+    for directory in models_dir.iterdir():
+        (given,) = [i for i in onnx.load(directory / "model.onnx").graph.input if i.name == "observation"]
+        assert [d.dim_value for d in given.type.tensor_type.shape.dim][1:] == [6]

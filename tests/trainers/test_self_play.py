@@ -57,7 +57,7 @@ class _Watched:
 
     def trained(self):
         self.iterations += 1
-        if self.iterations % 2 == 0:
+        if self.iterations % 3 == 0:
             self.ratings[len(self.versions)] = self.elo
             self.versions.append(_weights(self.left))
         now = self.opponents[self.iterations] = self.play.opponent
@@ -70,15 +70,18 @@ class _Watched:
 
 
 def test_turns_weights_and_ratings(small_config, tmp_path):
-    bind_hands()
+    """Episodes of five steps, in segments of four: many see two opponents, and some only one."""
+    bind_hands(steps=5)
+    turns = {"every": "4 training_steps", "snapshot_every": "3 training_steps"}
+    slow = SelfPlay("left", "right", **turns, window=2, latest_ratio=0.2)
     config = small_config(
-        SyncOffPolicyTrainer, algorithm_ctor=HANDS, self_play=QUICK, num_iterations=16, summary_interval=1
+        SyncOffPolicyTrainer, algorithm_ctor=HANDS, self_play=slow, num_iterations=24, summary_interval=1
     )
     with config.create_trainer() as trainer:
         trainer.initialize()
         watched = _Watched(trainer)
         trainer.train()
-        assert watched.iterations == 16
+        assert watched.iterations == 24
         assert not _equal(watched.versions[0], watched.versions[-1])
         taken = set(watched.opponents.values())
         assert PRESENT in taken
@@ -137,6 +140,19 @@ def test_two_halves_make_the_whole(mode, small_config, tmp_path):
         for x, y in zip(a.variables, b.variables, strict=True):
             np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=x.name)
     assert int(halves._self_play._turns) == 6
+
+
+@pytest.mark.learning
+def test_who_learns_rises_above_its_older_versions(small_config):
+    """Eight hands an episode: older versions show one hand more often than others, and are beaten by what beats it."""
+    bind_hands(steps=8)
+    gin.bind_parameter("create_environment.num_parallel_environments", 32)
+    turns = {"every": "5 training_steps", "snapshot_every": "20 training_steps", "window": 5, "latest_ratio": 0.2}
+    learning = {"num_updates_per_train_step": 4, "mini_batch_size": 96, "unroll_length": 9, "num_iterations": 160}
+    settings = {"self_play": SelfPlay("left", "right", **turns), **learning}
+    with small_config(SyncOffPolicyTrainer, algorithm_ctor=HANDS, **settings).create_trainer() as trainer:
+        trainer.train()
+        assert trainer._self_play.elo > 1350.0
 
 
 def test_by_environment_steps(small_config):
