@@ -13,7 +13,7 @@ from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network
 from alf.utils.action_masks import ActionMasks, Splitter
-from alf.utils.common import is_stateless
+from alf.utils.common import field_of, is_stateless
 from alf.utils.dist_utils import epsilon_greedy_sample, sample_action_distribution
 
 ActorCriticState = namedtuple("ActorCriticState", ["actor", "value"], default_value=())
@@ -37,6 +37,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
         name: str = "ActorCriticAlgorithm",
         *,
         observation_and_action_constraint_splitter: Splitter | None = None,
+        actor_field: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
@@ -50,6 +51,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
           loss_class: makes the loss.
           observation_and_action_constraint_splitter: takes masks of discrete actions out of observations, such as
             `split_mask`; the networks see the rest.
+          actor_field: dotted path of the part of it that the actor sees, such as "own"; None for all. The value network
+            sees all in any case: a centralised critic, where the rest is what other agents see (Lowe et al. 2017).
         """
         actor = actor_network() if _is_factory(actor_network) else actor_network
         value = value_network() if _is_factory(value_network) else value_network
@@ -66,12 +69,13 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
             **kwargs,
         )
         self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
+        self._actor_field = actor_field
         self._actor_network = actor
         self._value_network = value
         self._loss = loss if loss is not None else loss_class(action_spec=action_spec, debug_summaries=debug_summaries)
 
     def _act(self, time_step: ActionTimeStep, state: Nest) -> tuple[Nest, Nest]:
-        seen = self._action_masks.observation(time_step.observation)
+        seen = field_of(self._action_masks.observation(time_step.observation), self._actor_field)
         memory = state.actor if state != () else ()
         distribution, state = call_network(
             self._actor_network, seen, step_type=time_step.step_type, network_state=memory

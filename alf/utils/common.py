@@ -75,6 +75,13 @@ def get_env() -> Any:
     return env
 
 
+def field_of(nest: Nest, path: str | None) -> Nest:
+    """What is at a dotted path of a nest of dicts and named tuples; all of it without a path."""
+    for name in path.split(".") if path else []:
+        nest = nest[name] if isinstance(nest, dict) else getattr(nest, name)
+    return nest
+
+
 @gin.configurable(module="alf.utils.common")
 def get_observation_spec(field: str | None = None) -> Nest:
     """The observation spec, after the default cast to float32 (images too), of the run's environment.
@@ -82,10 +89,7 @@ def get_observation_spec(field: str | None = None) -> Nest:
     Args:
       field: dotted path into a nested observation.
     """
-    spec = cast_spec(tensor_spec.from_spec(get_env().observation_spec()))
-    for name in field.split(".") if field else []:
-        spec = spec[name] if isinstance(spec, dict) else getattr(spec, name)
-    return spec
+    return field_of(cast_spec(tensor_spec.from_spec(get_env().observation_spec())), field)
 
 
 @gin.configurable(module="alf.utils.common")
