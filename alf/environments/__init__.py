@@ -1,6 +1,7 @@
 """Environments, all behind one batched interface."""
 
 from alf.environments import suite_agents as suite_agents
+from alf.environments import suite_mlagents as suite_mlagents
 from alf.environments import suite_mujoco as suite_mujoco
 from alf.environments import suite_pettingzoo as suite_pettingzoo
 from alf.environments import wrappers as wrappers

@@ -12,7 +12,8 @@ its agent decides nothing at this step, it is IDLE: the rest of its fields mean 
 rewards that its agent gets meanwhile are added to those of its next step. After LAST a slot is IDLE or FIRST.
 
 The step type of the environment itself is about all of them: LAST where its episode ends. Slots that are neither LAST
-nor IDLE there are cut: truncated. At its FIRST a slot is FIRST or IDLE. Its reward is the sum over all slots.
+nor IDLE there are cut: truncated. At its FIRST a slot is FIRST or IDLE. Its reward is the sum over all slots,
+but for `Hierarchy`, whose two levels share one reward.
 """
 
 from __future__ import annotations

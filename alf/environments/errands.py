@@ -9,7 +9,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-# The corners of the square, in the order in which they are to be visited: no two that follow one another are alike near.
+from alf.environments.hierarchy import Goals
+
+# The corners of the square, in the order in which they are to be visited.
 CORNERS = np.array([[-1, -1], [1, 1], [-1, 1], [1, -1]], np.float32)
 _MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]])
 
@@ -24,7 +26,7 @@ class Errands(gymnasium.Env):
 
     metadata: dict[str, Any] = {"render_modes": []}
 
-    def __init__(self, reach: int = 5, steps: int = 120) -> None:
+    def __init__(self, reach: int = 5, steps: int = 200) -> None:
         """Makes the task.
 
         Args:
@@ -66,37 +68,29 @@ class Errands(gymnasium.Env):
         return np.concatenate([self._place / self._reach, following]).astype(np.float32)
 
 
-# ---- corners as goals ----
-
-
 @gin.configurable(module="alf.environments.errands")
-def goal_space(env: gymnasium.Env) -> spaces.Discrete:
-    """A goal is a corner, by its number."""
-    del env
-    return spaces.Discrete(len(CORNERS))
+class CornerGoals(Goals):
+    """A goal is a corner, by its number; the lower level sees the way there, and is rewarded for coming nearer."""
 
+    def space(self, env: gymnasium.Env) -> spaces.Discrete:
+        """The numbers of the corners."""
+        del env
+        return spaces.Discrete(len(CORNERS))
 
-@gin.configurable(module="alf.environments.errands")
-def reached(observation: np.ndarray, goal: Any) -> bool:
-    """Whether the place observed is the corner `goal`."""
-    return bool((observation[:2] == CORNERS[int(goal)]).all())
+    def reached(self, observation: np.ndarray, goal: Any) -> bool:
+        """Whether the place is the corner."""
+        return bool((observation[:2] == CORNERS[int(goal)]).all())
 
+    def reward(self, observation: np.ndarray, goal: Any, next_observation: np.ndarray) -> float:
+        """How much nearer the corner is; from one wall to the other it is 2."""
+        before, after = (float(np.abs(self.view(seen, goal)).sum()) for seen in (observation, next_observation))
+        return before - after
 
-@gin.configurable(module="alf.environments.errands")
-def progress(observation: np.ndarray, goal: Any, next_observation: np.ndarray) -> float:
-    """How much nearer a step has come to the corner `goal`; from one wall to the other it is 2."""
-    before, after = (np.abs(CORNERS[int(goal)] - seen[:2]).sum() for seen in (observation, next_observation))
-    return float(before - after)
+    def view(self, observation: np.ndarray, goal: Any) -> np.ndarray:
+        """The way to the corner, float32 [2]."""
+        return CORNERS[int(goal)] - observation[:2]
 
-
-@gin.configurable(module="alf.environments.errands")
-def way(observation: np.ndarray, goal: Any) -> np.ndarray:
-    """The way to the corner `goal`, float32 [2]: all that a lower level has to see."""
-    return CORNERS[int(goal)] - observation[:2]
-
-
-@gin.configurable(module="alf.environments.errands")
-def way_space(env: gymnasium.Env) -> spaces.Box:
-    """The space of `way`."""
-    del env
-    return spaces.Box(-2.0, 2.0, (2,), np.float32)
+    def view_space(self, env: gymnasium.Env) -> spaces.Box:
+        """See `view`."""
+        del env
+        return spaces.Box(-2.0, 2.0, (2,), np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gin
@@ -16,7 +16,35 @@ Nest = Any
 
 UPPER, LOWER = "upper", "lower"
 
-SpaceOf = spaces.Space | Callable[[gymnasium.Env], spaces.Space]
+
+class Goals:
+    """What goals are, and what they mean to the lower one. Observations are those of the environment.
+
+    `space` is to be said; without the rest no goal is ever reached or rewarded, and the lower one observes
+    {"observation", "goal"}.
+    """
+
+    def space(self, env: gymnasium.Env) -> spaces.Space:
+        """The space of the goals, which are the upper one's actions."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what goals are: write its space().")
+
+    def reached(self, observation: Nest, goal: Nest) -> bool:
+        """Whether an observation reaches a goal; asked after each step of the environment."""
+        del observation, goal
+        return False
+
+    def reward(self, observation: Nest, goal: Nest, next_observation: Nest) -> float:
+        """The lower one's reward for a step, beside that of the environment."""
+        del observation, goal, next_observation
+        return 0.0
+
+    def view(self, observation: Nest, goal: Nest) -> Nest:
+        """What the lower one observes: a crop, a mask of actions, the way to the goal."""
+        return {"observation": observation, "goal": goal}
+
+    def view_space(self, env: gymnasium.Env) -> spaces.Space:
+        """The space of `view`."""
+        return spaces.Dict({"observation": env.observation_space, "goal": self.space(env)})
 
 
 @gin.configurable(module="alf.environments.wrappers")
@@ -25,9 +53,9 @@ class Hierarchy(gymnasium.Wrapper):
 
     "upper" decides after a reset, and whenever its goal was pursued for `steps_limit` steps or was reached. Its action is
     the goal; its reward is the sum of the environment's since its last decision. "lower" acts in each step of the
-    environment and observes {"observation", "goal"}, or what `view` makes of these. The environment is not stepped while
-    the upper one decides: the lower one is idle then, the upper one in all other steps. So an episode of n steps takes n
-    plus the number of goals. Both end with the environment's episode, as that ends.
+    environment and observes what `goals` shows it. The environment is not stepped while the upper one decides: the lower
+    one is idle then, the upper one in all other steps. So an episode of n steps takes n plus the number of goals. Both
+    end with the environment's episode, as that ends.
 
     The reward of each step is the environment's own, whatever the lower one learns from, so that returns compare with
     those of a single agent.
@@ -36,53 +64,34 @@ class Hierarchy(gymnasium.Wrapper):
     def __init__(
         self,
         env: gymnasium.Env,
-        goal_space: SpaceOf,
+        goals: Goals,
         steps_limit: int,
-        reached: Callable[[Nest, Nest], bool] | None = None,
-        goal_reward: Callable[[Nest, Nest, Nest], float] | None = None,
-        environment_weight: float | None = None,
+        environment_weight: float = 1.0,
         goal_is_episode: bool = False,
-        view: Callable[[Nest, Nest], Nest] | None = None,
-        view_space: SpaceOf | None = None,
     ) -> None:
         """Wraps `env`.
 
         Args:
           env: an environment of a single agent.
-          goal_space: of the goals, or what makes it of `env`.
+          goals: what they are.
           steps_limit: steps of `env` that a goal is pursued for, at most.
-          reached: whether an observation reaches a goal: (observation, goal). Asked after each step. None: none is.
-          goal_reward: the lower one's reward for a step: (observation, goal, next observation).
-          environment_weight: how much of the environment's reward the lower one gets besides; None: all of it without
-            `goal_reward`, and nothing with it.
+          environment_weight: how much of the environment's reward the lower one gets, beside that of `goals`.
           goal_is_episode: each goal is an episode of the lower one, that ends with discount 0 where the goal is reached
             and is truncated after `steps_limit` steps. Otherwise its episodes are those of `env`, and goals change within.
-          view: what the lower one observes, of (observation, goal): a crop, a mask of actions, a distance.
-          view_space: the space of `view`, or what makes it of `env`.
 
         Raises:
-          ValueError: `steps_limit` is below 1, only one of `view` and `view_space` is given, or a space cannot be had
-            by agents.
+          ValueError: `steps_limit` is below 1, or a space is one that agents cannot have.
         """
         super().__init__(env)
         if steps_limit < 1:
             raise ValueError(f"A goal is pursued for at least one step; got steps_limit={steps_limit}.")
-        if (view is None) != (view_space is None):
-            raise ValueError(
-                f"view={view} and view_space={view_space}: give both, what the lower one observes and its space, or none."
-            )
-        goals = _space(goal_space, env)
-        own = env.observation_space
-        shown = spaces.Dict({"observation": own, "goal": goals}) if view_space is None else _space(view_space, env)
-        self._upper = AgentSlots(UPPER, own, goals, 1, (UPPER,))
-        self._lower = AgentSlots(LOWER, shown, env.action_space, 1, (LOWER,))
+        self._goals = goals
+        self._upper = AgentSlots(UPPER, env.observation_space, goals.space(env), 1, (UPPER,))
+        self._lower = AgentSlots(LOWER, goals.view_space(env), env.action_space, 1, (LOWER,))
         self.observation_space = spaces.Dict({LOWER: self._lower.space, UPPER: self._upper.space})
         self.action_space = spaces.Dict({LOWER: self._lower.action_space, UPPER: self._upper.action_space})
-        self._view = view or _both
         self._steps_limit = steps_limit
-        self._reached = reached or _never
-        self._goal_reward = goal_reward or _nothing
-        self._weight = float(goal_reward is None) if environment_weight is None else environment_weight
+        self._weight = environment_weight
         self._goal_is_episode = goal_is_episode
         self._observation: Nest = None
         self._goal: Nest = None
@@ -114,7 +123,7 @@ class Hierarchy(gymnasium.Wrapper):
         earned = float(reward)
         self._upper.earn(UPPER, earned)
         before, self._observation = self._observation, copy.deepcopy(observation)
-        by_goal = self._goal_reward(before, self._goal, self._observation)
+        by_goal = self._goals.reward(before, self._goal, self._observation)
         self._lower.earn(LOWER, self._weight * earned + float(by_goal))
         self._steps += 1
         self._show(bool(terminated), bool(truncated))
@@ -125,18 +134,18 @@ class Hierarchy(gymnasium.Wrapper):
         self._steps = 0
         self._upper_decides = False
         show = self._lower.mid if self._lower.open else self._lower.first
-        show(LOWER, self._view(self._observation, goal))
+        show(LOWER, self._goals.view(self._observation, goal))
 
     def _show(self, terminated: bool, truncated: bool) -> None:
         """Shows what a step of the environment has led to, to those whom it concerns."""
         over = terminated or truncated
-        reached = bool(self._reached(self._observation, self._goal))
+        reached = bool(self._goals.reached(self._observation, self._goal))
         self._upper_decides = reached or self._steps >= self._steps_limit
         if over or (self._upper_decides and self._goal_is_episode):
             ends = terminated or (reached and self._goal_is_episode)
-            self._lower.last(LOWER, self._view(self._observation, self._goal), 0.0 if ends else 1.0)
+            self._lower.last(LOWER, self._goals.view(self._observation, self._goal), 0.0 if ends else 1.0)
         elif not self._upper_decides:
-            self._lower.mid(LOWER, self._view(self._observation, self._goal))
+            self._lower.mid(LOWER, self._goals.view(self._observation, self._goal))
         if over:
             self._upper.last(UPPER, self._observation, 0.0 if terminated else 1.0)
         elif self._upper_decides:
@@ -144,21 +153,3 @@ class Hierarchy(gymnasium.Wrapper):
 
     def _frame(self) -> dict[str, Any]:
         return {LOWER: self._lower.observation(), UPPER: self._upper.observation()}
-
-
-def _space(given: SpaceOf, env: gymnasium.Env) -> spaces.Space:
-    return given if isinstance(given, spaces.Space) else given(env)
-
-
-def _both(observation: Nest, goal: Nest) -> Nest:
-    return {"observation": observation, "goal": goal}
-
-
-def _never(observation: Nest, goal: Nest) -> bool:
-    del observation, goal
-    return False
-
-
-def _nothing(observation: Nest, goal: Nest, next_observation: Nest) -> float:
-    del observation, goal, next_observation
-    return 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from alf.environments import agents, create_environment, suite_gym
 from alf.environments.checker import FAIL, check_environment
-from alf.environments.hierarchy import Hierarchy
+from alf.environments.hierarchy import Goals, Hierarchy
 
 _FIRST, _MID, _LAST, _IDLE = 0, 1, 2, 3
 
@@ -51,19 +51,30 @@ class Seen(NamedTuple):
     observation: tuple[float, ...]
 
 
-def _reached(observation: Any, goal: Any) -> bool:
-    return bool(observation[0] == goal - 3)
-
-
 def _goal_reward(observation: Any, goal: Any, following: Any) -> float:
     return float(100 * (goal - 3) + 10 * following[0] + observation[0])
 
 
-def _view(observation: Any, goal: Any) -> Any:
-    return np.array([observation[0], goal], np.float32)
+class LineGoals(Goals):
+    """A goal is a place, from -3 to 3."""
 
+    def __init__(self, asks: bool, rewards: bool) -> None:
+        self._asks, self._rewards = asks, rewards
 
-_VIEW_SPACE = spaces.Box(-20.0, 20.0, (2,), np.float32)
+    def space(self, env: gymnasium.Env) -> spaces.Space:
+        return spaces.Discrete(7)
+
+    def reached(self, observation: Any, goal: Any) -> bool:
+        return self._asks and bool(observation[0] == goal - 3)
+
+    def reward(self, observation: Any, goal: Any, next_observation: Any) -> float:
+        return _goal_reward(observation, goal, next_observation) if self._rewards else 0.0
+
+    def view(self, observation: Any, goal: Any) -> Any:
+        return np.array([observation[0], goal], np.float32)
+
+    def view_space(self, env: gymnasium.Env) -> spaces.Space:
+        return spaces.Box(-20.0, 20.0, (2,), np.float32)
 
 
 class Settings(NamedTuple):
@@ -71,28 +82,19 @@ class Settings(NamedTuple):
 
     limit: int
     asks: bool
-    own_reward: bool
-    weight: float | None
+    rewards: bool
+    weight: float
     goal_is_episode: bool
 
 
 _SETTINGS = st.builds(
-    Settings, st.integers(1, 6), st.booleans(), st.booleans(), st.sampled_from([None, 0.0, 0.5]), st.booleans()
+    Settings, st.integers(1, 6), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]), st.booleans()
 )
 
 
 def _hierarchy(settings: Settings, **line: int) -> Hierarchy:
-    return Hierarchy(
-        Line(**line),
-        spaces.Discrete(7),
-        settings.limit,
-        _reached if settings.asks else None,
-        _goal_reward if settings.own_reward else None,
-        settings.weight,
-        settings.goal_is_episode,
-        _view,
-        _VIEW_SPACE,
-    )
+    goals = LineGoals(settings.asks, settings.rewards)
+    return Hierarchy(Line(**line), goals, settings.limit, settings.weight, settings.goal_is_episode)
 
 
 def _expected(settings: Settings, goals: Iterator[int], moves: Iterator[int], **line: int) -> Any:
@@ -101,7 +103,6 @@ def _expected(settings: Settings, goals: Iterator[int], moves: Iterator[int], **
     place = env.reset()[0].copy()
     upper, lower, rewards = [Seen(_FIRST, 0.0, 1.0, tuple(place))], [], []
     owed = 0.0
-    weight = settings.weight if settings.weight is not None else float(not settings.own_reward)
     while True:
         goal = next(goals)
         if not lower or lower[-1].step_type == _LAST:
@@ -115,7 +116,7 @@ def _expected(settings: Settings, goals: Iterator[int], moves: Iterator[int], **
             before, place = place, observation.copy()
             rewards.append(reward)
             total += reward
-            owed = weight * reward + (_goal_reward(before, goal, place) if settings.own_reward else 0.0)
+            owed = settings.weight * reward + (_goal_reward(before, goal, place) if settings.rewards else 0.0)
             reached = settings.asks and place[0] == goal - 3
             turn = reached or step == settings.limit - 1
             if terminated or truncated or (turn and settings.goal_is_episode):
@@ -187,8 +188,16 @@ def test_a_goal_that_is_reached_ends_the_episode_of_the_lower_one() -> None:
     assert lower == [*first_goal, (_FIRST, 0, 1, (2, 1)), (_LAST, -187.5, 1, (1, 1))]
 
 
+@pytest.mark.parametrize(("goal_is_episode", "discount"), [(True, 0.0), (False, 1.0)])
+def test_a_goal_that_is_reached_at_the_time_limit(goal_is_episode: bool, discount: float) -> None:
+    settings = Settings(4, True, True, 0.0, goal_is_episode)
+    upper, lower, *_ = _shown(_hierarchy(settings, length=2), iter([5]), iter([1, 1]))
+    assert (upper[-1].step_type, upper[-1].discount) == (_LAST, 1.0)
+    assert (lower[-1].step_type, lower[-1].discount) == (_LAST, discount)
+
+
 def _lines(vectorization: str) -> Any:
-    settings = Settings(3, True, True, None, True)
+    settings = Settings(3, True, True, 0.0, True)
     return create_environment(lambda: _hierarchy(settings), suite_gym.load, 3, seed=1, vectorization=vectorization)
 
 
@@ -202,7 +211,7 @@ def test_in_a_batch() -> None:
         "upper": agents.Slots(1, True),
     }
     for row in range(3):
-        alone = _hierarchy(Settings(3, True, True, None, True))
+        alone = _hierarchy(Settings(3, True, True, 0.0, True))
         observation, over = alone.reset()[0], False
         for t, step in enumerate(steps):
             for name, field in ((n, f) for n, part in observation.items() for f in part):
@@ -216,16 +225,24 @@ def test_in_a_batch() -> None:
 
 
 def test_it_keeps_to_the_interface() -> None:
-    findings = check_environment(suite_gym.load(lambda: _hierarchy(Settings(3, True, False, None, False))), 120)
+    findings = check_environment(suite_gym.load(lambda: _hierarchy(Settings(3, True, False, 1.0, False))), 120)
     assert not [finding for finding in findings if finding.level == FAIL]
 
 
 def test_a_goal_may_choose_what_is_seen_and_allowed() -> None:
     """A directive that crops the observation and masks actions."""
 
-    def attend(observation: Any, goal: Any) -> Mapping[str, Any]:
-        left = int(goal) * 2
-        return {"crop": observation[left : left + 2], "mask": np.array([goal == 0, True, goal == 1])}
+    class Attention(Goals):
+        def space(self, env: gymnasium.Env) -> spaces.Space:
+            return spaces.Discrete(2)
+
+        def view(self, observation: Any, goal: Any) -> Any:
+            left = int(goal) * 2
+            return {"crop": observation[left : left + 2], "mask": np.array([goal == 0, True, goal == 1])}
+
+        def view_space(self, env: gymnasium.Env) -> spaces.Space:
+            crop = spaces.Box(0.0, 9.0, (2,), np.float32)
+            return spaces.Dict({"crop": crop, "mask": spaces.MultiBinary(int(env.action_space.n))})
 
     class Pair(gymnasium.Env):
         observation_space = spaces.Box(0.0, 9.0, (4,), np.float32)
@@ -237,11 +254,7 @@ def test_a_goal_may_choose_what_is_seen_and_allowed() -> None:
         def step(self, action: Any) -> Any:
             return np.arange(4, 8, dtype=np.float32), 0.0, False, False, {}
 
-    def view_space(env: gymnasium.Env) -> spaces.Dict:
-        crop = spaces.Box(0.0, 9.0, (2,), np.float32)
-        return spaces.Dict({"crop": crop, "mask": spaces.MultiBinary(int(env.action_space.n))})
-
-    env = Hierarchy(Pair(), lambda env: spaces.Discrete(2), 2, view=attend, view_space=view_space)
+    env = Hierarchy(Pair(), Attention(), 2)
     env.reset()
     seen = [env.step({"upper": np.array([goal]), "lower": np.array([1])})[0] for goal in (1, 0)]
     crops = [part["lower"]["observation"]["crop"][0].tolist() for part in seen]
@@ -251,8 +264,19 @@ def test_a_goal_may_choose_what_is_seen_and_allowed() -> None:
     assert all(env.observation_space.contains(observation) for observation in seen)
 
 
-def test_without_a_view_the_lower_one_sees_observation_and_goal() -> None:
-    env = Hierarchy(Line(), spaces.Box(-1.0, 1.0, (2,), np.float32), 2)
+class Plain(Goals):
+    """Nothing but a space."""
+
+    def __init__(self, space: spaces.Space) -> None:
+        self._space = space
+
+    def space(self, env: gymnasium.Env) -> spaces.Space:
+        return self._space
+
+
+def test_a_space_is_enough() -> None:
+    """The lower one sees observation and goal, and gets the environment's rewards."""
+    env = Hierarchy(Line(), Plain(spaces.Box(-1.0, 1.0, (2,), np.float32)), 2)
     env.reset()
     goal = np.array([[0.25, -0.5]], np.float32)
     observation = env.step({"upper": goal, "lower": np.array([1])})[0]
@@ -261,16 +285,13 @@ def test_without_a_view_the_lower_one_sees_observation_and_goal() -> None:
     for shown, place in ((observation, 0.0), (following, 1.0)):
         seen = shown["lower"]["observation"]
         assert (seen["observation"].tolist(), seen["goal"].tolist()) == ([[place]], [[0.25, -0.5]])
+        assert shown["lower"]["reward"].tolist() == [place**2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"steps_limit": 0}, "at least one step; got steps_limit=0"),
-        ({"steps_limit": 2, "view": _view}, "give both"),
-        ({"steps_limit": 2, "goal_space": spaces.Text(3)}, "kind Text"),
-    ],
-)
-def test_what_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Hierarchy(Line(), **{"goal_space": spaces.Discrete(2), **arguments})
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one step; got steps_limit=0"):
+        Hierarchy(Line(), LineGoals(True, True), 0)
+    with pytest.raises(ValueError, match="kind Text"):
+        Hierarchy(Line(), Plain(spaces.Text(3)), 2)
+    with pytest.raises(NotImplementedError, match="Goals does not say what goals are"):
+        Hierarchy(Line(), Goals(), 2)
