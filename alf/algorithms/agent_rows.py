@@ -62,10 +62,11 @@ def rows_of(time_step: ActionTimeStep, name: str, count: int, axis: int = 0) -> 
       count: K.
       axis: of B.
     """
-    seen = merged(time_step.observation[name], axis)
+    seen = time_step.observation[name]
+    ended = tf.expand_dims(tf.equal(time_step.step_type, StepType.LAST), -1)
+    step_type = tf.where(ended & (seen[STEP_TYPE] < StepType.LAST), StepType.LAST, seen[STEP_TYPE])
+    seen = merged({**seen, STEP_TYPE: step_type}, axis)
     step_type = seen[STEP_TYPE]
-    ended = tf.repeat(tf.equal(time_step.step_type, StepType.LAST), count, axis)
-    step_type = tf.where(ended & (step_type < StepType.LAST), StepType.LAST, step_type)
     at_first = tf.equal(step_type, StepType.FIRST)
     prev_action = tf.nest.map_structure(
         lambda a: tf.where(broadcast_mask(at_first, a), tf.zeros_like(a), a),
@@ -92,6 +93,6 @@ def experience_of(exp: Experience, name: str, count: int, with_state: bool) -> E
         rollout_info=merged(exp.rollout_info[name], 2),
         # The driver has zeroed it where an episode of the environment begins, and knows of no agent's.
         state=reset_state_at_first(merged(exp.state[name], 2), time_step.step_type) if with_state else (),
-        policy_version=tf.repeat(exp.policy_version, count, 2),
+        policy_version=merged(tf.tile(exp.policy_version[..., tf.newaxis], [1, 1, 1, count]), 2),
         bootstrap=Bootstrap(rows_of(after.time_step, name, count, 1), merged(after.state[name], 1)),
     )

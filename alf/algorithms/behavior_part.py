@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,12 @@ class Part:
         self._batch = 0
         self._fresh = False
         self._processor = AgentProcessor(1)
+        self._rows = {
+            stored: tf.function(functools.partial(self._rows_of, stored), autograph=False) for stored in (True, False)
+        }
+
+    def _rows_of(self, with_state: bool, exp: Experience) -> Experience:
+        return experience_of(exp, self.name, self.slots.count, with_state)
 
     @property
     def processor(self) -> AgentProcessor:
@@ -55,7 +62,7 @@ class Part:
         """Takes what its slots went through, of experience [Q, T, B, ...] of their environments."""
         if not self.behavior.trained:
             return
-        rows = experience_of(exp, self.name, self.slots.count, self.algorithm.need_full_rollout_state())
+        rows = self._rows[self.algorithm.need_full_rollout_state()](exp)
         if not self.slots.may_idle:
             self.algorithm.observe(rows)
             self._fresh = True
