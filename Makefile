@@ -78,6 +78,7 @@ benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.unroll
 	$(DEV)/bin/python -m benchmarks.driver_cpu
 	$(DEV)/bin/python -m benchmarks.service_overhead
+	$(DEV)/bin/python -m benchmarks.agents
 	$(DEV)/bin/python -m benchmarks.plain_sketch
 	$(DEV)/bin/python -m benchmarks.peers_cart_pole
 	$(DEV)/bin/python -m benchmarks.off_policy
