@@ -24,6 +24,8 @@ from tests.algorithms.off_policy import make as make_feed_forward
 from tests.algorithms.recurrent_off_policy import CONTINUOUS, DISCRETE, make
 from tests.algorithms.test_off_policy_losses import BOX, CHOICE, GAMMA, OBS, B, T, experience, loss_and_gradients
 
+pytestmark = pytest.mark.slow
+
 MID = tf.constant([int(StepType.MID)])
 ALPHA = float(np.exp(-0.5))
 # Of each row that is learned from: what the critics are to blame for, and what the actor and the temperature are.

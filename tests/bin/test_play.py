@@ -15,6 +15,8 @@ from alf.bin import command_line, play
 from alf.trainers.run_index import RunIndex
 from tests.bin.running import copy_run, read_until, run_here, snapshot, start
 
+pytestmark = pytest.mark.slow
+
 
 def _play(root, *arguments):
     return run_here(play.main, f"--root_dir={root}", "--sleep_time_per_step=0", *arguments)

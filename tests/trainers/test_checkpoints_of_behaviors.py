@@ -18,6 +18,8 @@ from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicy
 from alf.trainers.saving import NonFiniteError
 from tests.trainers.many_agents import behaviors, bind_hands, bind_pursuit, dqn, ppo
 
+pytestmark = pytest.mark.slow
+
 PAIR = behaviors(chaser=ppo(), runner=dqn())
 HANDS = behaviors(left=ppo(), right=ppo(trained=False))
 

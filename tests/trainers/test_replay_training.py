@@ -14,6 +14,8 @@ from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicy
 from alf.trainers.run_index import RunIndex
 from tests.replay.q_learning import TinyQ
 
+pytestmark = pytest.mark.slow
+
 TRAINERS = pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
 
 

@@ -13,6 +13,8 @@ from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicy
 from alf.trainers.self_play import PRESENT, SelfPlay
 from tests.trainers.many_agents import behaviors, bind_hands, dqn, ppo
 
+pytestmark = pytest.mark.slow
+
 HANDS = behaviors(left=ppo(), right=ppo(trained=False))
 QUICK = SelfPlay("left", "right", every="1 training_steps", snapshot_every="2 training_steps", window=2)
 
