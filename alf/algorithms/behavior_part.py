@@ -95,12 +95,11 @@ class Part:
         return steps
 
     def _can_sample(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether there is a minibatch to draw, or none is drawn; one that there can never be is for `train` to refuse."""
+        """Whether there is a minibatch to draw, or none is drawn."""
         replayer = self.algorithm.exp_replayer
         if arguments.get("whole_replay_buffer_training", True) or not isinstance(replayer, UniformReplay):
             return True
-        size, length = arguments.get("mini_batch_size") or 1, arguments.get("mini_batch_length") or 1
-        return replayer.num_sequences(length) >= min(size, replayer.capacity(length))
+        return replayer.can_sample(arguments.get("mini_batch_size") or 1, arguments.get("mini_batch_length") or 1)
 
 
 def _at(nest: Nest, q: int) -> Nest:

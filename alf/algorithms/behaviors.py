@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import gin
 import numpy as np
@@ -18,6 +17,7 @@ from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Experience, Nest, PolicyStep
 from alf.environments.agents import OBSERVATION, REWARD, slots_of
 from alf.metrics.agent_episodes import UNSHAPED_REWARD
+from alf.replay.uniform_replay import UniformReplay
 from alf.utils import common, nest_utils
 from alf.utils.common import broadcast_mask, is_stateless
 
@@ -99,6 +99,10 @@ class Behaviors(OffPolicyAlgorithm):
     def trained(self) -> dict[str, OffPolicyAlgorithm]:
         """The algorithm of each behavior that learns."""
         return {p.name: p.algorithm for p in self._parts if p.behavior.trained}
+
+    def memories(self) -> dict[str | None, UniformReplay]:
+        """See `OffPolicyAlgorithm`; of the behaviors that learn."""
+        return {name: memory for name, child in self.trained.items() for memory in child.memories().values()}
 
     @property
     def _parts(self) -> list[Part]:
@@ -240,9 +244,25 @@ class Behaviors(OffPolicyAlgorithm):
         for part in self._parts:
             part.observe(exp)
 
-    def train(self, **arguments: Any) -> int:  # type: ignore[override]
+    def train(
+        self,
+        num_updates: int = 1,
+        mini_batch_size: int | None = None,
+        mini_batch_length: int | None = None,
+        whole_replay_buffer_training: bool = True,
+        clear_replay_buffer: bool = True,
+        update_counter_every_mini_batch: bool = False,
+    ) -> int:
         """Trains every behavior that has what it needs; arguments and result as of `OffPolicyAlgorithm.train`."""
         begin = time.monotonic()
+        arguments = {
+            "num_updates": num_updates,
+            "mini_batch_size": mini_batch_size,
+            "mini_batch_length": mini_batch_length,
+            "whole_replay_buffer_training": whole_replay_buffer_training,
+            "clear_replay_buffer": clear_replay_buffer,
+            "update_counter_every_mini_batch": update_counter_every_mini_batch,
+        }
         steps = sum(part.train(arguments) for part in self._parts)
         self._iterations.assign_add(1)
         self._volatile.metrics = {

@@ -53,6 +53,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """The replayer that training takes from."""
         return self._volatile.replayer
 
+    def memories(self) -> dict[str | None, UniformReplay]:
+        """The memories that training samples from, by the names of behaviors; None stands for an agent that is alone."""
+        replayer = self._volatile.replayer
+        return {None: replayer} if isinstance(replayer, UniformReplay) else {}
+
     @property
     def iterations(self) -> tf.Variable:
         """int64 []: how often `train` has run; it is the version that the weights are published under."""

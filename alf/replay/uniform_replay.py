@@ -85,6 +85,12 @@ class UniformReplay(ExperienceReplayer):
             0, self.buffer.max_length - self.buffer.index.history - mini_batch_length + 1
         )
 
+    def can_sample(self, batch_size: int, mini_batch_length: int) -> bool:
+        """Whether there are `batch_size` different sequences; raises ReplayTooSmallError where there never will be."""
+        if self.capacity(mini_batch_length) < batch_size:
+            self.check(batch_size, mini_batch_length)
+        return self.num_sequences(mini_batch_length) >= batch_size
+
     def check(self, batch_size: int, mini_batch_length: int) -> None:
         """Raises ValueError when there are fewer different sequences than `batch_size`; says what to do."""
         most = self.capacity(mini_batch_length)

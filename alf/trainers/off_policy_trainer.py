@@ -78,11 +78,7 @@ class OffPolicyTrainer(Trainer):
         config, replayer = self._config, self.algorithm.exp_replayer
         if config.whole_replay_buffer_training or not isinstance(replayer, UniformReplay):
             return True
-        size, length = _sizes(config)
-        if replayer.capacity(length) < size:
-            # No waiting helps: says what is wrong.
-            replayer.check(size, length)
-        return replayer.num_sequences(length) >= size
+        return replayer.can_sample(*_sizes(config))
 
     def _learn_only(self) -> None:
         self._learn()

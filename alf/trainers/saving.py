@@ -14,7 +14,6 @@ from absl import logging
 from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
-from alf.replay.uniform_replay import UniformReplay
 from alf.trainers import run_facts
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, REPLAY_DIR
 from alf.trainers.checkpointing import Checkpointer
@@ -116,14 +115,14 @@ class Saver:
 
     def restore_replay(self) -> None:
         """Fills the replay memory as it was at the restored checkpoint, where it was saved; otherwise it stays empty."""
-        memories = list(self._memories())
+        memories = self._algorithm.memories()
         if self.path is None or not memories:
             return
         directory = os.path.join(self._root_dir, REPLAY_DIR, os.path.basename(self.path))
         if not self._config.checkpoint_replay or not os.path.isdir(directory):
             logging.info("The run goes on with an empty replay memory: it collects before it learns.")
             return
-        for behavior, replayer in memories:
+        for behavior, replayer in memories.items():
             place = directory if behavior is None else os.path.join(directory, folder_name(behavior))
             whose = "The run" if behavior is None else f"The behavior {behavior!r}"
             try:
@@ -135,8 +134,8 @@ class Saver:
 
     def _save_replay(self, directory: str) -> None:
         begin, size = time.monotonic(), 0
-        memories = list(self._memories())
-        for behavior, replayer in memories:
+        memories = self._algorithm.memories()
+        for behavior, replayer in memories.items():
             size += save_replay(
                 replayer, directory if behavior is None else os.path.join(directory, folder_name(behavior))
             )
@@ -145,17 +144,9 @@ class Saver:
                 logging.INFO, "Saving %.1f MB of replay memory took %.1f s.", 60, size / 1e6, time.monotonic() - begin
             )
 
-    def _memories(self) -> Iterator[tuple[str | None, UniformReplay]]:
-        """What is learned from by samples, by the names of behaviors; None stands for an agent that is alone."""
-        algorithm = self._algorithm
-        alone: dict[str | None, OffPolicyAlgorithm] = {None: algorithm}
-        for name, one in algorithm.trained.items() if isinstance(algorithm, Behaviors) else alone.items():
-            if isinstance(one.exp_replayer, UniformReplay):
-                yield name, one.exp_replayer
-
     def check_exact_resume(self) -> None:
         """Raises ValueError when a resumed run could not be the same, since a behavior's replay memory is not saved."""
-        for name, _ in self._memories():
+        for name in self._algorithm.memories():
             if name is not None and not self._config.checkpoint_replay:
                 raise ValueError(
                     f"TrainerConfig.exact_resume needs checkpoint_replay=True: the behavior {name!r} learns from a replay "
