@@ -69,3 +69,14 @@ def check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: 
             f"multiple of num_envs, so that every forward pass has the same rows; got {actor_queue_cap} * {num_actor_queues}, "
             f"num_envs={num_envs}, learn_queue_cap={learn_queue_cap}. Set num_actor_queues=0, or change the sizes."
         )
+
+
+def check_workers(mode: str, threads: int, learn_queue_cap: int) -> None:
+    """Raises ValueError when workers with so many environment threads cannot collect in a mode."""
+    if mode == "lockstep":
+        raise ValueError("mode='lockstep' is for environments of this process: with workers use 'async' or 'sync'.")
+    if mode == "sync" and learn_queue_cap % threads:
+        raise ValueError(
+            f"mode='sync' with workers needs a learn_queue_cap that is a multiple of their {threads} environment threads, "
+            f"so that all collect the same; got {learn_queue_cap}."
+        )

@@ -9,23 +9,24 @@ from typing import Any
 
 import gin
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, PolicyStep
-from alf.drivers.acting import Server, queue_policy
-from alf.drivers.arguments import check_mode, check_options, count_environments, make_environments
-from alf.drivers.base import Driver, restarts
-from alf.drivers.collector import SLOW_STEP_SECS, Collector, driver_seeds
+from alf.drivers.arguments import check_mode, check_options, check_workers, count_environments, make_environments
+from alf.drivers.base import Driver
+from alf.drivers.collection import Collection
+from alf.drivers.collector import driver_seeds
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.lag import LagStats
+from alf.drivers.local_collection import LocalCollection
 from alf.drivers.pacing import Pacer
 from alf.drivers.policy_store import PolicyStore
+from alf.drivers.pumping import SegmentSource, WireSegment, to_wire
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
-from alf.drivers.random_policy import random_policy
-from alf.drivers.threads import ActorThread, DriverThread, EnvThread, LogEntry, LogThread
-from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy, parallel, queue_call_spec, sequential
+from alf.drivers.remote_collection import RemoteCollection
+from alf.drivers.threads import DriverThread, LogEntry, LogThread
+from alf.drivers.unroll import Segment, sequential
 from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
 
@@ -61,6 +62,7 @@ class AsyncOffPolicyDriver(Driver):
         stepping: str = "auto",
         stall_timeout_secs: float = 300.0,
         stop_timeout_secs: float = 4.0,
+        workers: SegmentSource | None = None,
     ) -> None:
         """Checks everything and builds queues; threads start at `start()`.
 
@@ -85,6 +87,7 @@ class AsyncOffPolicyDriver(Driver):
           stall_timeout_secs: a step or reset of an environment, or an observer, that takes longer, or a learner that
             waits longer for a batch, ends the run with an error.
           stop_timeout_secs: how long `stop()` waits for threads; for one that has stalled it does not wait.
+          workers: collect in this driver's place, in other processes; `envs` then only tell what the environments are like.
 
         Raises:
           ValueError: sizes, specs or options that do not fit together; the message names them.
@@ -92,10 +95,14 @@ class AsyncOffPolicyDriver(Driver):
         check_options(stepping, mode, max_policy_lag)
         if algorithm is None:
             raise ValueError("AsyncOffPolicyDriver needs an algorithm.")
-        count = count_environments(envs, env_f, num_envs)
+        here = count_environments(envs, env_f, num_envs)
+        if workers is not None:
+            check_workers(mode, workers.threads, learn_queue_cap)
+            num_actor_queues, actor_queue_cap = 0, 1
+        count = here if workers is None else workers.threads
         check_sizes(count, 1, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
         check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
-        self._envs = make_environments(envs, env_f, count, algorithm)
+        self._envs = make_environments(envs, env_f, here, algorithm)
         self._batch_size = self._envs[0].batch_size
         super().__init__(algorithm, count, self._batch_size, observers, metrics)
         self._unroll_length = unroll_length
@@ -111,12 +118,11 @@ class AsyncOffPolicyDriver(Driver):
         self._coord = Coordinator()
         self._store = PolicyStore(algorithm.acting_variables())
         self._pacer = Pacer(mode, count, learn_queue_cap, self._store)
-        self._queues = self._make_queues(actor_queue_cap)
+        self._queues = self._make_queues(count, actor_queue_cap)
         self._coord.on_stop(self._queues.close_all)
         self._coord.on_stop(self._pacer.close)
         self._lag = LagStats()
-        self._seeds = driver_seeds(random_seed, algorithm)
-        self._collectors = self._make_collectors(stepping)
+        self._collection = self._make_collection(workers, stepping, driver_seeds(random_seed, algorithm))
         self._threads: list[DriverThread] = []
         self._log_thread: LogThread | None = None
         # Re-entrant: a signal handler may call stop() while the same thread is in it.
@@ -126,18 +132,16 @@ class AsyncOffPolicyDriver(Driver):
         self._requested = False
         self._unlogged: LogEntry | None = None
         self._waiting_since = self._waited_secs = 0.0
-        self._steppers: list[Callable[..., Any]] = []
-        self._unrollers: dict[bool, Unroller] = {}
         self._state = "new"
         self._raised: BaseException | None = None
         self._dropped_steps = 0
         self._steps = 0
 
-    def _make_queues(self, actor_queue_cap: int) -> TFQueues:
+    def _make_queues(self, count: int, actor_queue_cap: int) -> TFQueues:
         algorithm = self._algorithm
         spec = algorithm.experience_spec
         return TFQueues(
-            len(self._envs),
+            count,
             self._batch_size,
             self._learn_queue_cap,
             actor_queue_cap,
@@ -148,79 +152,39 @@ class AsyncOffPolicyDriver(Driver):
             algorithm.train_state_spec,
         )
 
-    def _make_collectors(self, stepping: str) -> list[Collector]:
-        queues, collectors = self._queues, []
-        for i, (env, seed) in enumerate(zip(self._envs, self._seeds.spawn(len(self._envs)), strict=True)):
-            handles: tuple[tf.Tensor, ...] = ()
-            if self._num_actor_queues:
-                handles = (
-                    queues.actor_queues[i % self._num_actor_queues].handle,
-                    queues.action_return_queues[i].handle,
-                )
-            collectors.append(Collector(env, i, i * self._batch_size, seed, handles, stepping, self._coord.should_stop))
-        return collectors
+    def _make_collection(
+        self, workers: SegmentSource | None, stepping: str, seeds: np.random.SeedSequence
+    ) -> Collection:
+        coord, store, pacer, length = self._coord, self._store, self._pacer, self._unroll_length
+        if workers is None:
+            return LocalCollection(
+                self._envs, self._algorithm, coord, store, pacer, self._queues, length, seeds, stepping
+            )
+        queue = self._queues.learn_queue
+        return RemoteCollection(workers, self._envs, self._algorithm, coord, store, pacer, queue, length)
 
     # ---- life ----
 
     def start(self) -> None:
-        """Traces everything, publishes the first weights and starts the threads.
+        """Traces everything, publishes the first weights and starts the threads, or the workers.
 
         Raises:
           RuntimeError: the driver was started before; a new run needs a new driver.
         """
         if self._state != "new":
             raise RuntimeError(f"The driver is {self._state}: it can be started only once; make a new one.")
-        self._publish()
-        # TensorFlow keeps what a graph calls for ever: it gets a list that stop() empties.
-        self._steppers[:] = [collector.step_flat for collector in self._collectors]
-        for at_random in sorted({False, self._pacer.at_random}):
-            self._unrollers[at_random] = self._trace(at_random)
-        server = self._trace_server() if self._num_actor_queues else None
+        if self._store.empty:
+            self._store.publish(int(self._algorithm.iterations))
         log = LogThread("alf-log", self._observers, self._metrics, self._coord, self._queues.log_queue)
         self._log_thread = log
-        for k, seed in enumerate(self._seeds.spawn(self._num_actor_queues)):
-            assert server is not None
-            self._threads.append(
-                ActorThread(
-                    f"alf-actor-{k}", self._coord, server, self._queues, k, self._pacer, self._unroll_length, seed
-                )
-            )
-        for collector in self._collectors:
-            self._threads.append(
-                EnvThread(
-                    f"alf-env-{collector.thread}", self._coord, collector, self._queues, self._unrollers, self._pacer
-                )
-            )
+        self._threads = self._collection.make_threads()
         self._algorithm.add_after_train_hook(self._publish)
         self._state = "running"
         for thread in [log, *self._threads]:
             thread.start()
 
-    def _trace(self, at_random: bool) -> Unroller:
-        inline = self._num_actor_queues == 0
-        variables, steppers = self._store.variables, self._steppers
-        call_spec = inline_call_spec(variables) if inline else queue_call_spec()
-        policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
-        if at_random:
-            policy = random_policy(policy, self._algorithm.random_action)
-        unroller = Unroller(
-            self._algorithm,
-            self._batch_size,
-            self._unroll_length,
-            policy,
-            call_spec,
-            lambda thread, *action: steppers[int(thread)](*action),
-            sequential if inline else parallel,
-        )
-        stepping = {c.stepping for c in self._collectors}
-        unroller.trace(["graph", "host"] if "auto" in stepping else sorted(stepping))
-        return unroller
-
-    def _trace_server(self) -> Server:
-        return Server(self._algorithm, self._store.variables, self._queues, self._pacer.paced)
-
     def _publish(self) -> None:
-        self._store.publish(int(self._algorithm.iterations))
+        self._collection.published(self._store.publish(int(self._algorithm.iterations)))
 
     def stop(self) -> None:
         """Ends all threads, closes the environments, and gives metrics and observers all that the learner took.
@@ -237,7 +201,7 @@ class AsyncOffPolicyDriver(Driver):
                 self._state = "stopping"
                 self._coord.request_stop()
                 self._join()
-                self._steppers.clear()
+                self._collection.close()
                 self._state = "stopped"
         if self._coord.exception is not self._raised:
             self._raised = self._coord.exception
@@ -258,15 +222,11 @@ class AsyncOffPolicyDriver(Driver):
                     self._who_is_busy(),
                     self._queues.log_queue.size(),
                 )
-        started = {t.collector.thread for t in self._threads if isinstance(t, EnvThread) and t.ident is not None}
-        for collector in self._collectors:
-            if collector.thread not in started:
-                collector.close()
 
     @property
     def reproducible(self) -> bool:
-        """True in modes "lockstep" and "sync"."""
-        return self._pacer.paced
+        """True in modes "lockstep" and "sync", but for workers, any of which may be lost."""
+        return self._pacer.paced and isinstance(self._collection, LocalCollection)
 
     # ---- learner's side ----
 
@@ -285,11 +245,8 @@ class AsyncOffPolicyDriver(Driver):
         asked for. What is on its way when this changes is delivered as it was collected: up to Q + N segments in mode
         "async", one batch in "lockstep", nothing in "sync". Before `start` it is for all segments.
         """
-        if at_random == self._pacer.at_random:
-            return
-        if self._state == "running" and at_random not in self._unrollers:
-            self._unrollers[at_random] = self._trace(at_random)
-        self._pacer.at_random = at_random
+        if at_random != self._pacer.at_random:
+            self._collection.act_at_random(at_random)
 
     def run_async(self) -> int:
         """Waits for the next batch of Q segments and has the algorithm observe it.
@@ -315,7 +272,7 @@ class AsyncOffPolicyDriver(Driver):
         self._check_stall()
         try:
             if not self._requested:
-                self._pacer.request_batch()
+                self._collection.request_batch()
                 self._requested = True
             self._waiting_since = time.monotonic()
             while len(self._pending) < self._learn_queue_cap:
@@ -382,13 +339,62 @@ class AsyncOffPolicyDriver(Driver):
 
     def _who_is_busy(self) -> str:
         busy = [f"{t.works_on} is running" for t in self._all_threads() if t.busy_secs]
-        return ", ".join(busy) or "nothing known"
+        return ", ".join([*busy, *self._collection.who_is_busy()]) or "nothing known"
+
+    # ---- worker's side: another process is the learner ----
+
+    def weights(self) -> list[np.ndarray]:
+        """The algorithm's present weights, as `load` takes them."""
+        return [v.numpy() for v in self._store.variables]
+
+    def load(self, version: int, weights: Sequence[np.ndarray], at_random: bool = False) -> None:
+        """Has segments act by these weights, or at random, from now on; the first ones are given before `start`.
+
+        Args:
+          version: what the steps are stamped with; not below the one before.
+          weights: values of `algorithm.acting_variables()`, in that order.
+          at_random: see `act_at_random`.
+
+        Raises:
+          ValueError: they are not those of this algorithm.
+        """
+        self._store.load(version, weights)
+        self.act_at_random(at_random)
+
+    def ask(self, count: int) -> None:
+        """Asks for the next batch in mode "sync" or "lockstep", as `run_async` does, without waiting for it.
+
+        Raises:
+          ValueError: `count` is not the Q segments of a batch.
+        """
+        if count != self._learn_queue_cap:
+            raise ValueError(
+                f"A batch of this driver has {self._learn_queue_cap} segments, and {count} were asked for."
+            )
+        self._pacer.request_batch()
+
+    def next_segment(self, timeout: float) -> WireSegment:
+        """The next segment, in place of `run_async`: neither metrics nor observers see it.
+
+        Raises:
+          QueueEmpty: there is none within `timeout` seconds.
+          QueueClosed: the driver was stopped.
+          Exception: whatever a thread failed with, with its own traceback.
+        """
+        try:
+            return to_wire(self._queues.learn_queue.dequeue(timeout))
+        except TimeoutError:
+            self._check_stall()
+            raise
+        except QueueClosed:
+            self._raised = self._coord.exception
+            self._coord.raise_if_failed()
+            raise
 
     # ---- telling ----
 
     def stats(self) -> dict[str, float]:
         """Scalars for displays: steps, lag, queue fill, restarts, drops, step time."""
-        collectors = self._collectors
         return {
             "env_steps": float(self._steps),
             "policy_version": float(self._store.version),
@@ -396,23 +402,14 @@ class AsyncOffPolicyDriver(Driver):
             "log_queue_fill": self._queues.log_queue.size() / self._queues.log_queue.capacity,
             "log_queue_wait_secs": self._queues.log_queue.waited_secs,
             "dropped_steps": float(self._dropped_steps),
-            "restarts": float(sum(restarts(env) for env in self._envs)),
-            "env_step_ms": 1e3 * sum(c.step_secs for c in collectors) / len(collectors),
             **self._lag.stats(),
+            **self._collection.stats(),
         }
 
     def timings(self) -> Timings:
         """What the time went to so far: the learner's, and that of all environment threads together."""
-        collectors = self._collectors
-        stepping = sum(c.env_secs for c in collectors)
-        return Timings(
-            training=self._algorithm.train_secs,
-            waiting_for_data=self._waited_secs,
-            environment=stepping,
-            inference=max(0.0, sum(c.collect_secs for c in collectors) - stepping),
-            waiting_for_learner=sum(c.held_secs for c in collectors),
-            threads=len(collectors),
-        )
+        here = {"training": self._algorithm.train_secs, "waiting_for_data": self._waited_secs}
+        return self._collection.timings()._replace(**here)
 
     def lag_histogram(self) -> np.ndarray:
         """See `Driver.lag_histogram`."""
@@ -420,15 +417,4 @@ class AsyncOffPolicyDriver(Driver):
 
     def describe(self) -> str:
         """How the driver acts and steps, and why."""
-        acting = (
-            f"{self._num_actor_queues} actor threads"
-            if self._num_actor_queues
-            else "acting inside the environment threads"
-        )
-        how = "; ".join(
-            f"environment {c.thread} is stepped "
-            + {"graph": "inside the graph", "host": "outside the graph", "auto": "on trial"}[c.stepping]
-            + f" ({1e3 * c.step_secs:.2f} ms a step, limit {1e3 * SLOW_STEP_SECS:g} ms)"
-            for c in self._collectors
-        )
-        return f"{len(self._envs)} environments of batch {self._batch_size}, {acting}; {how}."
+        return self._collection.describe()

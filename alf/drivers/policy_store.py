@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -72,14 +73,36 @@ class PolicyStore:
         Raises:
           ValueError: `version` is older than the newest.
         """
-        snapshot = Snapshot(version, self._read())
+        return self._make_latest(Snapshot(version, self._read()))
+
+    def load(self, version: int, values: Sequence[np.ndarray]) -> Snapshot:
+        """Makes values that came from elsewhere the newest version; the variables stay what they are.
+
+        Raises:
+          ValueError: the values do not fit the variables, or `version` is older than the newest.
+        """
+        seen = [(tuple(x.shape), x.dtype) for x in values]
+        expected = [(tuple(v.shape), np.dtype(v.dtype.as_numpy_dtype)) for v in self._variables]
+        if seen != expected:
+            raise ValueError(
+                f"The weights of version {version} are not those of this algorithm: {_first_difference(seen, expected)}. "
+                "Both sides need the same configuration."
+            )
+        return self._make_latest(Snapshot(version, tuple(tf.constant(x) for x in values)))
+
+    def _make_latest(self, snapshot: Snapshot) -> Snapshot:
         with self._lock:
-            if self._latest is not None and version < self._latest.version:
+            if self._latest is not None and snapshot.version < self._latest.version:
                 raise ValueError(
-                    f"Version {version} is older than the published {self._latest.version}: versions only grow."
+                    f"Version {snapshot.version} is older than the published {self._latest.version}: versions only grow."
                 )
             self._latest = snapshot
         return snapshot
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was published yet."""
+        return self._latest is None
 
     @property
     def version(self) -> int:
@@ -93,3 +116,10 @@ class PolicyStore:
             if self._latest is None:
                 raise RuntimeError("No weights are published yet: the driver publishes them at start().")
             return self._latest
+
+
+def _first_difference(seen: Sequence[Any], expected: Sequence[Any]) -> str:
+    if len(seen) != len(expected):
+        return f"there are {len(seen)} arrays instead of {len(expected)}"
+    at = next(i for i, pair in enumerate(zip(seen, expected, strict=True)) if pair[0] != pair[1])
+    return f"array {at} is {seen[at]} instead of {expected[at]}"

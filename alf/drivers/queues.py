@@ -22,6 +22,10 @@ class QueueClosed(Exception):
     """The queue was closed while, or before, somebody waited on it."""
 
 
+class QueueEmpty(TimeoutError):
+    """What was asked for did not come in time."""
+
+
 class NestFIFOQueue:
     """TensorFlow's FIFOQueue for nests of tensors.
 
@@ -105,12 +109,18 @@ class SegmentQueue:
     """A bounded first-in first-out queue of Python objects, passed by reference.
 
     Counts what went in and out; `close` wakes every waiter, and what is stored then can still be taken.
+
+    Attributes:
+      name: for messages.
+      entered: items that were ever put in.
+      left: items that were ever taken.
+      waited_secs: how long those who put items in have waited for room.
     """
 
     def __init__(self, capacity: int, name: str = "segments") -> None:
         if capacity < 1:
             raise ValueError(f"Queue {name} needs a capacity of at least 1, got {capacity}.")
-        self._name = name
+        self.name = name
         self._capacity = capacity
         self._items: collections.deque[Any] = collections.deque()
         self._closed = False
@@ -137,9 +147,9 @@ class SegmentQueue:
                 ready = self._changed.wait_for(lambda: self._closed or len(self._items) < self._capacity, timeout)
                 self.waited_secs += time.monotonic() - begin
                 if not ready:
-                    raise TimeoutError(f"Queue {self._name} is full ({self._capacity} items) after {timeout} s.")
+                    raise TimeoutError(f"Queue {self.name} is full ({self._capacity} items) after {timeout} s.")
             if self._closed:
-                raise QueueClosed(self._name)
+                raise QueueClosed(self.name)
             self._items.append(item)
             self.entered += 1
             self._changed.notify_all()
@@ -149,15 +159,15 @@ class SegmentQueue:
 
         Raises:
           QueueClosed: it is closed and holds fewer than n.
-          TimeoutError: n items did not come within `timeout` seconds.
+          QueueEmpty: n items did not come within `timeout` seconds; with 0 nobody waits.
         """
         if n > self._capacity:
-            raise ValueError(f"Queue {self._name} holds {self._capacity} items: {n} at once will never be there.")
+            raise ValueError(f"Queue {self.name} holds {self._capacity} items: {n} at once will never be there.")
         with self._changed:
             if not self._changed.wait_for(lambda: self._closed or len(self._items) >= n, timeout):
-                raise TimeoutError(f"Queue {self._name} has {len(self._items)} of {n} items after {timeout} s.")
+                raise QueueEmpty(f"Queue {self.name} has {len(self._items)} of {n} items after {timeout} s.")
             if len(self._items) < n:
-                raise QueueClosed(self._name)
+                raise QueueClosed(self.name)
             return self._take(n)
 
     def dequeue(self, timeout: float | None = None) -> Any:
@@ -177,6 +187,10 @@ class SegmentQueue:
     def size(self) -> int:
         """Items stored now."""
         return len(self._items)
+
+    def is_empty(self) -> bool:
+        """Whether nothing is stored now."""
+        return not self._items
 
     def close(self) -> None:
         """Wakes everybody who waits; closing twice is fine."""

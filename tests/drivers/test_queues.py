@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alf.drivers.coordinator import Coordinator
-from alf.drivers.queues import NestFIFOQueue, QueueClosed, SegmentQueue, TFQueues
+from alf.drivers.queues import NestFIFOQueue, QueueClosed, QueueEmpty, SegmentQueue, TFQueues
 from alf.environments.testing import CountingEnvironment
 from tests.algorithms.networks import specs_of
 
@@ -158,3 +158,21 @@ def test_a_coordinator_keeps_the_first_error_and_ignores_the_fallout() -> None:
     clean.request_stop()
     clean.request_stop(KeyError("fallout"))
     clean.raise_if_failed()
+
+
+def test_a_segment_queue_is_looked_into_and_emptied_without_waiting() -> None:
+    queue = SegmentQueue(2, "crates")
+    assert (queue.name, queue.capacity, queue.size(), queue.is_empty()) == ("crates", 2, 0, True)
+    with pytest.raises(QueueEmpty, match="Queue crates has 0 of 1 items"):
+        queue.dequeue(0)
+    queue.enqueue("a")
+    queue.enqueue("b")
+    assert not queue.is_empty()
+    with pytest.raises(TimeoutError, match="Queue crates is full") as full:
+        queue.enqueue("c", 0)
+    assert not isinstance(full.value, QueueEmpty)
+    taken = threading.Thread(target=queue.enqueue, args=("c",))
+    taken.start()
+    assert queue.dequeue(0) == "a"
+    taken.join(10)
+    assert queue.dequeue_many(2, 0) == ["b", "c"]

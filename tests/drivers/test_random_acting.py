@@ -93,14 +93,14 @@ def test_random_acting_is_traced_when_it_is_asked_for():
     driver.start()
     try:
         driver.run_async()
-        assert list(driver._unrollers) == [False]
+        assert list(driver._collection.unrollers) == [False]
         driver.act_at_random()
         driver.run_async()
-        assert sorted(driver._unrollers) == [False, True]
-        traced = driver._unrollers[True]
+        assert sorted(driver._collection.unrollers) == [False, True]
+        traced = driver._collection.unrollers[True]
         driver.act_at_random(False)
         driver.act_at_random()
-        assert driver._unrollers[True] is traced
+        assert driver._collection.unrollers[True] is traced
     finally:
         driver.stop()
     assert [_kinds(batch)[0] for batch in algorithm.batches] == [False, True]
