@@ -13,7 +13,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Lock file: what is asked of pip on top of the package itself.
 LOCKS = {
     "requirements.lock": [".", "setuptools>=78.1.1,<82"],
-    "requirements-dev.lock": [".[dev,envpool,onnx,atari,mujoco,box2d,multiagent]", "setuptools>=78.1.1,<82"],
+    "requirements-dev.lock": [
+        ".[dev,envpool,onnx,atari,mujoco,box2d,multiagent,distributed]",
+        "setuptools>=78.1.1,<82",
+    ],
     "requirements-docs.lock": ["mkdocs-material>=9.5"],
     "requirements-oldest.lock": [".", "tensorflow==2.15.1", "setuptools>=78.1.1,<82"]
     + ["hypothesis", "psutil", "pytest", "pytest-timeout", "pytest-xdist"],
