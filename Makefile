@@ -7,6 +7,9 @@ ROOT_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 TEST_JOBS ?= 2
 PYTEST_FLAGS ?=
 KILLS ?= 25
+# What says nothing about the line of TensorFlow: tests of the sources, and of commands over parts that have tests of their own.
+DEFAULT_LINE_ONLY := test_house.py test_docs.py benchmarks $(addprefix bin/test_, $(addsuffix .py, \
+	behaviors_of_a_run commands_with_agents doctor evaluate export flag_values grid_search status terminal wrong_settings))
 
 RUN := .venv
 DEV := .venv-dev
@@ -14,7 +17,7 @@ OLDEST := .venv-oldest
 DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-default test-oldest lint docs learning kill-loop examples benchmarks locks wheel clean
+.PHONY: help demo test environments test-default test-oldest lint docs learning kill-loop examples benchmarks locks wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -47,7 +50,10 @@ $(DOCS)/.made: requirements-docs.lock pyproject.toml setup.py
 demo: $(RUN)/.made  ## train CartPole with asynchronous PPO and show the progress
 	$(RUN)/bin/python -m alf.bin.train --gin_file=examples/async_ppo_cart_pole.gin --root_dir=$(ROOT_DIR)
 
-test: lint docs test-default test-oldest  ## everything CI runs
+test: environments lint docs test-default test-oldest  ## everything CI runs
+
+environments:  ## make the virtual environments of the tests, side by side
+	@$(MAKE) --no-print-directory -j3 $(DEV)/.made $(OLDEST)/.made $(DOCS)/.made
 
 lint: $(DEV)/.made  ## ruff and mypy
 	$(DEV)/bin/ruff check .
@@ -61,7 +67,8 @@ test-default: $(DEV)/.made  ## all tests but the learning runs, on the default T
 	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning" $(PYTEST_FLAGS)
 
 test-oldest: $(OLDEST)/.made  ## the fast tests, on the oldest TensorFlow line
-	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow" $(PYTEST_FLAGS)
+	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow" \
+		$(DEFAULT_LINE_ONLY:%=--ignore=tests/%) $(PYTEST_FLAGS)
 
 learning: $(DEV)/.made  ## the long tests: train until a return is reached, over several seeds
 	$(DEV)/bin/python -m pytest -m learning --timeout 1800 $(PYTEST_FLAGS)
@@ -79,6 +86,8 @@ benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.driver_cpu
 	$(DEV)/bin/python -m benchmarks.service_overhead
 	$(DEV)/bin/python -m benchmarks.agents
+	$(DEV)/bin/python -m benchmarks.workers
+	$(DEV)/bin/python -m benchmarks.scale
 	$(DEV)/bin/python -m benchmarks.plain_sketch
 	$(DEV)/bin/python -m benchmarks.peers_cart_pole
 	$(DEV)/bin/python -m benchmarks.off_policy

@@ -135,6 +135,11 @@ def cpu_use() -> Iterator[dict[str, float]]:
     out["processors_busy"] = out["cpu_s"] / out["wall_s"]
 
 
+def told(error: Exception) -> str:
+    """The end of an error's message, without the folder of this checkout."""
+    return str(error).replace(f"{ROOT}/", "")[-300:]
+
+
 def progress(text: str) -> None:
     """One line to standard error, so that a long benchmark shows where it is."""
     print(text, file=sys.stderr, flush=True)

@@ -70,7 +70,7 @@ def _attempt(command: list[str], steps: int, setting: Any) -> dict[str, Any]:
         result = _machine.last_json([*command, "--steps", str(steps)], timeout=60 + steps / 5)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         _machine.progress(f"  failed: {error}")
-        result = {"updates_per_s": 0.0, "cpu_ms": None, "mean_return": None, "failed": str(error)[-300:]}
+        result = {"updates_per_s": 0.0, "cpu_ms": None, "mean_return": None, "failed": _machine.told(error)}
     return {"setting": setting, **result}
 
 

@@ -113,7 +113,7 @@ def _peer(python: str, script: str, setting: Setting, seconds: float, seed: int,
             "steps_per_s": 0.0,
             "mean_return": None,
             "solve_s": None,
-            "failed": str(error)[-300:],
+            "failed": _machine.told(error),
         }
     solved = result["solved_at"]
     return {

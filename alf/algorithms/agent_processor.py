@@ -19,16 +19,21 @@ class AgentProcessor:
     its last step. Where a batch does not go on where the last one of its streams ended, since one between was dropped,
     the steps that no segment holds yet are dropped too.
 
+    Instead of truncating agents that were cut, their steps that are in no segment yet can be dropped: the segments before
+    end with steps that are followed by one of the same agent, and the next one begins with another agent.
+
     What is held is bounded by the number of streams, however many agents they have seen.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, drops_cut: bool = False) -> None:
         """Creates a processor that holds nothing.
 
         Args:
           length: T, steps in a segment.
+          drops_cut: whether the open steps of an agent that was cut, or whose end was lost, are dropped.
         """
         self._length = length
+        self._drops_cut = drops_cut
         self._template: Experience | None = None
         # Flat leaves of the steps that no segment holds yet, [places, streams, ...], and how many there are of each stream.
         self._held: list[np.ndarray] = []
@@ -52,13 +57,19 @@ class AgentProcessor:
         """Segments that can be handed out."""
         return sum(leaves[0].shape[1] for leaves, _ in self._ready)
 
-    def add(self, exp: Experience, streams: int) -> None:
+    def drop_ready(self) -> None:
+        """Drops the segments that can be handed out; what is open goes on."""
+        self.dropped_steps += self._length * self.ready
+        self._ready.clear()
+
+    def add(self, exp: Experience, streams: int, cut: np.ndarray | None = None) -> None:
         """Takes in steps.
 
         Args:
           exp: numpy arrays [T', R, ...] with a bootstrap [R, ...]; `env_id` is the same all along a row, `step_type` is
             IDLE where a slot decides nothing. `state` is that before the step, or `()`.
           streams: how many there are; ids are 0 .. streams - 1.
+          cut: bool [T', R], the steps at which an agent was cut, whose open steps are dropped; None where none are.
         """
         leaves = tf.nest.flatten(exp._replace(bootstrap=()))
         if self._template is None:
@@ -72,6 +83,10 @@ class AgentProcessor:
         for held, leaf in zip(self._held, leaves, strict=True):
             held[places[time, row], ids[row]] = leaf[time, row]
         self._count[ids] += valid.sum(0)
+        if cut is not None:
+            # The last ones first, so that the places of those before stay.
+            for t, r in reversed(np.argwhere(cut & valid).tolist()):
+                self._drop_open(int(ids[r]), int(places[t, r]))
         self._end_the_lost(ids)
         self._cut(ids)
 
@@ -106,22 +121,35 @@ class AgentProcessor:
             self._held = [np.concatenate([x, np.zeros((missing, *x.shape[1:]), x.dtype)]) for x in self._held]
 
     def _end_the_lost(self, ids: np.ndarray) -> None:
-        """Truncates agents after which another has begun without their end: idle ones of a crashed environment have none."""
+        """Cuts agents after which another has begun without their end: idle ones of a crashed environment have none."""
         step_type = self._held[0]
         begins = step_type[1:, ids] == StepType.FIRST
         begins &= np.arange(1, len(step_type))[:, np.newaxis] < self._count[ids]
         lost = begins & (step_type[:-1, ids] != StepType.LAST)
         for stream in ids[lost.any(0)]:
-            count = self._count[stream]
-            types = step_type[:count, stream]
+            types = step_type[: self._count[stream], stream]
             before_first = np.append(types[1:] == StepType.FIRST, False)
+            if self._drops_cut:
+                for place in reversed(np.flatnonzero(before_first & (types != StepType.LAST)).tolist()):
+                    self._drop_open(int(stream), place)
+                continue
             types[before_first & (types == StepType.MID)] = StepType.LAST
             # One that was seen once has learned of nothing.
-            stays = np.flatnonzero(~before_first | (types != StepType.FIRST))
-            for held in self._held:
-                held[: len(stays), stream] = held[stays, stream]
-            self.dropped_steps += int(count - len(stays))
-            self._count[stream] = len(stays)
+            self._keep(int(stream), np.flatnonzero(~before_first | (types != StepType.FIRST)))
+
+    def _drop_open(self, stream: int, place: int) -> None:
+        """Drops the steps held of the agent whose last one is at `place`, as far as they are in no segment."""
+        begins = np.flatnonzero(self._held[0][: place + 1, stream] == StepType.FIRST)
+        begin = int(begins[-1]) if len(begins) else 0
+        places = np.arange(self._count[stream])
+        self._keep(stream, places[(places < begin) | (places > place)])
+
+    def _keep(self, stream: int, stays: np.ndarray) -> None:
+        """Drops all of a stream that is held, but for the places `stays`."""
+        for held in self._held:
+            held[: len(stays), stream] = held[stays, stream]
+        self.dropped_steps += int(self._count[stream]) - len(stays)
+        self._count[stream] = len(stays)
 
     def _cut(self, ids: np.ndarray) -> None:
         """Moves whole segments, each with the step after it, to those that can be handed out."""

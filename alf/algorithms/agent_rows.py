@@ -76,6 +76,20 @@ def rows_of(time_step: ActionTimeStep, name: str, count: int, axis: int = 0) -> 
     return ActionTimeStep(step_type, seen[REWARD], seen[DISCOUNT], seen[OBSERVATION], prev_action, merged(stream, axis))
 
 
+def cut_rows(exp: Experience, name: str) -> np.ndarray:
+    """Which rows of a behavior are truncated since the episode of their environment ends, bool [Q, T, B * K].
+
+    Args:
+      exp: of environments with agents, [Q, T, B, ...].
+      name: of the behavior.
+    """
+    seen = exp.observation[name]
+    step_type, discount = (np.asarray(seen[field]) for field in (STEP_TYPE, DISCOUNT))
+    open_ = (step_type < StepType.LAST) | ((step_type == StepType.LAST) & (discount > 0.0))
+    cut = open_ & (np.asarray(exp.step_type) == StepType.LAST)[..., np.newaxis]
+    return cut.reshape(*cut.shape[:2], -1)
+
+
 def experience_of(exp: Experience, name: str, count: int, with_state: bool) -> Experience:
     """The experience of the rows of one behavior, [Q, T, B * K, ...] of [Q, T, B, ...], bootstraps alike.
 

@@ -16,6 +16,8 @@ from alf.utils import common
 # In a mapping of behaviors this name stands for all that are not named.
 OTHERS = "*"
 
+TRUNCATE, DROP = "truncate", "drop"
+
 _OF_TRAINING = (
     "num_updates",
     "mini_batch_size",
@@ -40,6 +42,9 @@ class Behavior:
       mini_batch_length: see there.
       whole_replay_buffer_training: see there.
       clear_replay_buffer: see there.
+      cut_episodes: what becomes of an agent that is truncated since the episode of its whole environment ends, by a crash,
+        a reset, a limit or the end of another agent: "truncate" learns from its episode as from any that was truncated;
+        "drop" forgets what is in no segment of `unroll_length` steps yet.
     """
 
     algorithm_ctor: Callable[..., OffPolicyAlgorithm] | None = None
@@ -51,6 +56,12 @@ class Behavior:
     mini_batch_length: int | None = None
     whole_replay_buffer_training: bool | None = None
     clear_replay_buffer: bool | None = None
+    cut_episodes: str = TRUNCATE
+
+    def __post_init__(self) -> None:
+        """Checks the values; ValueError names the one that is wrong."""
+        if self.cut_episodes not in (TRUNCATE, DROP):
+            raise ValueError(f"Behavior.cut_episodes={self.cut_episodes!r} must be {TRUNCATE!r} or {DROP!r}.")
 
     def train_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of `train`: what this behavior says itself, else what is given."""

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from alf.algorithms.agent_processor import AgentProcessor
-from alf.algorithms.agent_rows import experience_of
-from alf.algorithms.behavior import Behavior
+from alf.algorithms.agent_rows import cut_rows, experience_of
+from alf.algorithms.behavior import DROP, Behavior
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, Nest
 from alf.environments.agents import Slots
@@ -25,6 +25,7 @@ class Part:
       behavior: its settings.
       algorithm: acts for its slots and learns.
       slots: how many an environment has, and whether they may be idle.
+      joins: whether its steps are joined to segments of their own: where slots may be idle, or steps be dropped.
     """
 
     def __init__(self, name: str, behavior: Behavior, algorithm: OffPolicyAlgorithm, slots: Slots) -> None:
@@ -32,11 +33,16 @@ class Part:
         self.behavior = behavior
         self.algorithm = algorithm
         self.slots = slots
+        self._drops_cut = behavior.cut_episodes == DROP
+        self.joins = slots.may_idle or self._drops_cut
         self._streams = 0
         # Segments in a batch.
         self._batch = 0
+        # Whether something was observed since it was last trained.
         self._fresh = False
         self._processor = AgentProcessor(1)
+        # What processors before this one have dropped.
+        self._dropped_before = 0
         self._rows = {
             stored: tf.function(functools.partial(self._rows_of, stored), autograph=False) for stored in (True, False)
         }
@@ -49,13 +55,20 @@ class Part:
         """What joins the decision steps of slots that may be idle."""
         return self._processor
 
+    @property
+    def dropped_steps(self) -> int:
+        """Decision steps that it has not learned from and never will, where steps are joined."""
+        return self._dropped_before + self._processor.dropped_steps
+
     def begin_streams(self, exp_replayer: str | None, num_envs: int, unroll_length: int) -> None:
         """Makes ready for new streams: those of `num_envs` single environments; the rest as `set_exp_replayer` has it."""
         self._streams = num_envs * self.slots.count
         self.algorithm.set_exp_replayer(
             self.behavior.exp_replayer or exp_replayer, self._streams, unroll_length=unroll_length
         )
-        self._processor = AgentProcessor(self.behavior.unroll_length or unroll_length)
+        self._dropped_before += self._processor.dropped_steps + self._processor.held_steps
+        length = self.behavior.unroll_length or unroll_length
+        self._processor = AgentProcessor(length, self._drops_cut)
         self._fresh = False
 
     def observe(self, exp: Experience) -> None:
@@ -63,14 +76,25 @@ class Part:
         if not self.behavior.trained:
             return
         rows = self._rows[self.algorithm.need_full_rollout_state()](exp)
-        if not self.slots.may_idle:
+        untrained, self._fresh = self._fresh, True
+        if not self.joins:
             self.algorithm.observe(rows)
-            self._fresh = True
             return
+        if untrained:
+            # Who learns from each step once learns nothing from a heat-up.
+            self._processor.drop_ready()
         self._batch = rows.step_type.shape[0] * rows.step_type.shape[2]
         arrays = tf.nest.map_structure(lambda x: x.numpy(), rows)
+        cut = cut_rows(exp, self.name) if self._drops_cut else None
         for q in range(len(arrays.step_type)):
-            self._processor.add(_at(arrays, q), self._streams)
+            self._processor.add(_at(arrays, q), self._streams, None if cut is None else cut[q])
+        if self._samples:
+            for batch in self._processor.take_apart():
+                self.algorithm.observe(batch)
+
+    @property
+    def _samples(self) -> bool:
+        return isinstance(self.algorithm.exp_replayer, UniformReplay)
 
     def train(self, arguments: Mapping[str, Any]) -> int:
         """Trains on what there is, if it is enough; the steps trained on.
@@ -81,25 +105,15 @@ class Part:
         if not self.behavior.trained:
             return 0
         chosen = self.behavior.train_arguments(arguments)
-        if not self.slots.may_idle:
-            fresh, self._fresh = self._fresh, False
-            return self.algorithm.train(**chosen) if fresh and self._can_sample(chosen) else 0
-        if isinstance(self.algorithm.exp_replayer, UniformReplay):
-            for batch in self._processor.take_apart():
-                self.algorithm.observe(batch)
-            return self.algorithm.train(**chosen) if self._can_sample(chosen) else 0
+        fresh, self._fresh = self._fresh, False
+        if self._samples or not self.joins:
+            ready = all(use.has_minibatch for use in self.algorithm.memory_uses(chosen).values())
+            return self.algorithm.train(**chosen) if fresh and ready else 0
         steps = 0
         while (taken := self._processor.take(self._batch)) is not None:
             self.algorithm.observe(taken)
             steps += self.algorithm.train(**chosen)
         return steps
-
-    def _can_sample(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether there is a minibatch to draw, or none is drawn."""
-        replayer = self.algorithm.exp_replayer
-        if arguments.get("whole_replay_buffer_training", True) or not isinstance(replayer, UniformReplay):
-            return True
-        return replayer.can_sample(arguments.get("mini_batch_size") or 1, arguments.get("mini_batch_length") or 1)
 
 
 def _at(nest: Nest, q: int) -> Nest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import gin
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 from alf.algorithms.agent_rows import idle_rows, merged, of_slots, one_of, rows_of, split
 from alf.algorithms.behavior import Behavior, choose, make
 from alf.algorithms.behavior_part import Part
-from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.off_policy_algorithm import MemoryUse, OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Experience, Nest, PolicyStep
 from alf.environments.agents import OBSERVATION, REWARD, slots_of
@@ -87,7 +88,7 @@ class Behaviors(OffPolicyAlgorithm):
     def _keep_states_of_the_idle(self) -> None:
         # A segment may begin at any step of a stream, so the state before each must be there.
         for part in self._parts:
-            if part.slots.may_idle and not is_stateless(part.algorithm.train_state_spec):
+            if part.joins and not is_stateless(part.algorithm.train_state_spec):
                 part.algorithm.use_rollout_state = True
 
     @property
@@ -103,6 +104,20 @@ class Behaviors(OffPolicyAlgorithm):
     def memories(self) -> dict[str | None, UniformReplay]:
         """See `OffPolicyAlgorithm`; of the behaviors that learn."""
         return {name: memory for name, child in self.trained.items() for memory in child.memories().values()}
+
+    def memory_uses(self, arguments: Mapping[str, Any]) -> dict[str | None, MemoryUse]:
+        """See `OffPolicyAlgorithm`; each behavior with the arguments that it sets itself."""
+        return {
+            p.name: use._replace(slots=p.slots.count)
+            for p in self._parts
+            if p.behavior.trained
+            for use in p.algorithm.memory_uses(p.behavior.train_arguments(arguments)).values()
+        }
+
+    @property
+    def dropped_steps(self) -> dict[str, int]:
+        """Decision steps that were collected and never learned from, by the behaviors whose steps are joined."""
+        return {p.name: p.dropped_steps for p in self._parts if p.behavior.trained and p.joins}
 
     @property
     def _parts(self) -> list[Part]:

@@ -165,15 +165,34 @@ class RewardNormalizer(LearnerStatistics):
             *(tf.unstack(x) for x in (step_types, rewards, env_ids[:, 0])), strict=True
         ):
             goes_on = tf.cast(tf.not_equal(step_type, StepType.FIRST), tf.float32)
-            earned = reward * goes_on
-            earned += tf.concat(
-                [(self._gamma * goes_on[0] * tf.gather(kept, env_id))[tf.newaxis], tf.zeros_like(earned[1:])], 0
-            )
-            returns = _forward_scan(earned, self._gamma * goes_on)
-            kept = tf.tensor_scatter_nd_update(kept, env_id[:, tf.newaxis], returns[-1])
+            returns, kept = self._running(reward * goes_on, self._gamma * goes_on, env_id, kept)
             rows.append(returns)
         self._returns.variable.assign(kept)
         return tf.stack(rows), tf.not_equal(step_types, StepType.FIRST)
+
+    def _running(
+        self, earned: tf.Tensor, decay: tf.Tensor, env_id: tf.Tensor, kept: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Running returns of [T, B] by the last ones `kept` of each environment, and the new ones of these.
+
+        Segments of agents that come and go may be of one stream several times in a batch: the later begin where the
+        earlier end. Each round takes the next segment of every stream.
+        """
+        order = tf.argsort(env_id, stable=True)
+        sorted_ids = tf.gather(env_id, order)
+        among_its_own = tf.range(tf.size(env_id)) - tf.searchsorted(sorted_ids, sorted_ids)
+        place = tf.scatter_nd(order[:, tf.newaxis], among_its_own, tf.shape(env_id))
+
+        def take(r: tf.Tensor, returns: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            before = (decay[0] * tf.gather(kept, env_id))[tf.newaxis]
+            found = _forward_scan(earned + tf.concat([before, tf.zeros_like(earned[1:])], 0), decay)
+            now = tf.where(tf.equal(place, r))
+            kept = tf.tensor_scatter_nd_update(kept, tf.gather(env_id, now), tf.gather_nd(found[-1], now))
+            return r + 1, tf.where(tf.equal(place, r), found, returns), kept
+
+        most = tf.reduce_max(place)
+        _, returns, kept = tf.while_loop(lambda r, *_: r <= most, take, (0, tf.zeros_like(earned), kept))
+        return returns, kept
 
 
 class _Returns:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import gin
 import tensorflow as tf
@@ -37,6 +37,27 @@ class _Volatile:
     train_secs: float = 0.0
 
 
+class MemoryUse(NamedTuple):
+    """What training draws from a memory.
+
+    Attributes:
+      memory: which it is.
+      size: sequences of a minibatch; None where all that is held is trained on.
+      length: their steps.
+      slots: streams that it has of each single environment.
+    """
+
+    memory: UniformReplay
+    size: int | None
+    length: int
+    slots: int = 1
+
+    @property
+    def has_minibatch(self) -> bool:
+        """Whether there is one to draw, or anything to train on; raises ReplayTooSmallError where there never will be."""
+        return self.memory.total_steps > 0 if self.size is None else self.memory.can_sample(self.size, self.length)
+
+
 @gin.configurable(module="alf")
 class OffPolicyAlgorithm(RLAlgorithm):
     """An algorithm that is trained on what a replayer hands out."""
@@ -57,6 +78,14 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """The memories that training samples from, by the names of behaviors; None stands for an agent that is alone."""
         replayer = self._volatile.replayer
         return {None: replayer} if isinstance(replayer, UniformReplay) else {}
+
+    def memory_uses(self, arguments: Mapping[str, Any]) -> dict[str | None, MemoryUse]:
+        """What `train`, called with `arguments`, draws from each of `memories`."""
+        size: int | None = arguments.get("mini_batch_size") or 1
+        if arguments.get("whole_replay_buffer_training", True):
+            size = None
+        length = arguments.get("mini_batch_length") or 1
+        return {name: MemoryUse(memory, size, length) for name, memory in self.memories().items()}
 
     @property
     def iterations(self) -> tf.Variable:

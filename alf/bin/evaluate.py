@@ -2,11 +2,13 @@
 
     python -m alf.bin.evaluate --root_dir=runs/cart_pole --checkpoint=best --num_episodes=100 --output=result.json
     python -m alf.bin.evaluate --root_dir=runs/cart_pole --watch --output=evaluations.jsonl
+    python -m alf.bin.evaluate --root_dir=runs/pursuit --behavior_from=runner=runs/other:best
 
 Plays exactly --num_episodes episodes with the most likely actions and as many with sampled ones (choose one of the two
 with --deterministic or --stochastic), and writes the results as JSON. With --watch it evaluates every checkpoint of the
-run, those to come too, until the run is finished or Ctrl-C: an evaluation worker beside training. It writes nothing
-into --root_dir unless --output says so. Exit code 2: the command line, the configuration or the checkpoint is wrong.
+run, those to come too, until the run is finished or Ctrl-C: an evaluation worker beside training. --behavior_from lets
+a behavior act by the weights of another checkpoint, so that others are judged against it. It writes nothing into
+--root_dir unless --output says so. Exit code 2: the command line, the configuration or the checkpoint is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from alf.bin import command_line, output_flag, policy_flags, trained
+from alf.bin import behavior_flag, command_line, output_flag, policy_flags, trained
 from alf.bin.episodes import EpisodesError, behavior_summaries, run_episodes, summary
 from alf.bin.video import Video, VideoError, marked
 from alf.utils.files import write_atomically
@@ -37,6 +39,7 @@ _STEPS = flags.DEFINE_integer(
 flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(policy_flags)
 flags.adopt_module_key_flags(output_flag)
+flags.adopt_module_key_flags(behavior_flag)
 
 # The chance of a sampled action in each way to act.
 MODES = {"deterministic": 0.0, "stochastic": 1.0}
@@ -55,6 +58,7 @@ class Plan:
       success_threshold: return from which on an episode is a success; by behavior, an agent's episode; None: where the
         environment says so.
       record_file: .mp4 or .gif of the episodes of row 0; with several modes their names are put into its name.
+      behavior_from: whose weights behaviors act by, as `trained.replace_behaviors` takes it.
     """
 
     num_episodes: int
@@ -63,6 +67,7 @@ class Plan:
     random_seed: int = 0
     success_threshold: float | Mapping[str, float] | None = None
     record_file: str | None = None
+    behavior_from: Sequence[str] = ()
 
 
 def evaluate(plan: Plan, algorithm: Any) -> dict[str, dict[str, Any]]:
@@ -128,6 +133,7 @@ def report(root_dir: str, restored: trained.Restored, plan: Plan, results: dict[
         "random_seed": plan.random_seed,
         "success_threshold": plan.success_threshold,
         "num_parallel_environments": min(plan.batch_size, plan.num_episodes),
+        "behavior_from": list(plan.behavior_from),
         "versions": versions(),
         "results": results,
     }
@@ -176,6 +182,7 @@ def watch(
                     raise
                 logging.warning("%s was removed before it could be evaluated: %s", record.name, e)
                 continue
+            trained.replace_behaviors(algorithm, plan.behavior_from)
             named = marked(plan.record_file, restored.name) if plan.record_file else None
             results = evaluate(dataclasses.replace(plan, record_file=named), algorithm)
             write(report(root_dir, restored, plan, results))
@@ -237,6 +244,7 @@ def _evaluate_by_flags(root_dir: str) -> None:
         env.close()
     if not _WATCH.value:
         restored = trained.restore(root_dir, algorithm, policy_flags.checkpoint())
+        trained.replace_behaviors(algorithm, plan.behavior_from)
         _write(report(root_dir, restored, plan, evaluate(plan, algorithm)))
         return
     output = output_flag.OUTPUT.value
@@ -261,7 +269,13 @@ def _plan(root_dir: str) -> Plan:
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
         logging.info("random_seed is not set; this evaluation uses %d.", seed)
     return Plan(
-        policy_flags.NUM_EPISODES.value, _modes(), _PARALLEL.value, seed, threshold, policy_flags.RECORD_FILE.value
+        policy_flags.NUM_EPISODES.value,
+        _modes(),
+        _PARALLEL.value,
+        seed,
+        threshold,
+        policy_flags.RECORD_FILE.value,
+        behavior_flag.BEHAVIOR_FROM.value,
     )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
-from alf.bin import command_line, policy_flags, trained
+from alf.bin import behavior_flag, command_line, policy_flags, trained
 from alf.bin.video import Video, VideoError, marked
 
 if TYPE_CHECKING:
@@ -30,14 +30,9 @@ _EPSILON = flags.DEFINE_float(
     "epsilon_greedy", 0.1, "Chance of a sampled instead of the most likely action.", lower_bound=0.0, upper_bound=1.0
 )
 _SLEEP = flags.DEFINE_float("sleep_time_per_step", 0.01, "Seconds to wait after each step.", lower_bound=0.0)
-_BEHAVIOR_FROM = flags.DEFINE_multi_string(
-    "behavior_from",
-    [],
-    "Let a behavior act by the weights of another run or checkpoint, NAME=RUN; NAME=OTHER@RUN takes those of the "
-    "behavior OTHER there; repeatable.",
-)
 flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(policy_flags)
+flags.adopt_module_key_flags(behavior_flag)
 
 
 class Player:
@@ -265,12 +260,12 @@ def _play_by_flags(root_dir: str, which: str) -> None:
                 _SLEEP.value,
                 record_file,
                 seed,
-                _BEHAVIOR_FROM.value,
+                behavior_flag.BEHAVIOR_FROM.value,
             )
             return
         player = Player(env, algorithm, _EPSILON.value, _SLEEP.value, seed)
         wait = policy_flags.MAX_WAIT_SECS.value
-        others = _BEHAVIOR_FROM.value
+        others = behavior_flag.BEHAVIOR_FROM.value
         follow(root_dir, algorithm, player, episodes, record_file, max_wait_secs=wait, behavior_from=others)
     finally:
         env.close()

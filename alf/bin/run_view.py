@@ -17,6 +17,7 @@ from absl import logging
 from alf.metrics.time_shares import TimeShares
 from alf.trainers.run_index import INDEX_FILE, Record, RunIndex
 from alf.trainers.run_lock import LOCK_FILE, holder_of
+from alf.trainers.worker_table import read_workers
 
 STATS_FILE = os.path.join("train", "stats.jsonl")
 CONFIG_FILE = "configured.gin"
@@ -34,7 +35,8 @@ def view(root_dir: str) -> dict[str, Any]:
     Returns:
       `state` ("running", "finished", "interrupted", "failed", "killed", "unknown", "no run") and `why`; `run`, the facts
       of the index; `lock`; `checkpoints`, oldest first, with `bytes`; `stats`, the last row; `time_shares` and `verdict`
-      where the stats have them; `commands` by purpose; `problems`, a sentence for each file that cannot be read.
+      where the stats have them; `workers`, the table of those in other processes; `commands` by purpose; `problems`, a
+      sentence for each file that cannot be read.
     """
     problems: list[str] = []
     with _collected_warnings(problems), _without_tensorflow():
@@ -55,6 +57,7 @@ def view(root_dir: str) -> dict[str, Any]:
         "stats": stats,
         "time_shares": shares.scalars() if shares else {},
         "verdict": shares.verdict() if shares else None,
+        "workers": read_workers(root_dir, problems),
         "commands": _commands(root_dir, state, why, bool(checkpoints)),
         "problems": problems,
     }

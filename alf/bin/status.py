@@ -17,6 +17,7 @@ from absl import flags
 
 from alf.bin import command_line
 from alf.bin.run_view import view
+from alf.trainers import worker_table
 
 _JSON = flags.DEFINE_bool("json", False, "Print everything as JSON.")
 flags.declare_key_flag("root_dir")
@@ -61,10 +62,11 @@ def describe(found: Mapping[str, Any]) -> list[str]:
     run = found["run"]
     lines += [f"{fact.replace('_', ' ').capitalize()}: {_fact(run[fact])}" for fact in _FACTS if run.get(fact)]
     lines += _position(found["stats"])
-    lines += _checkpoints(found["checkpoints"])
+    lines += _checkpoints(found["checkpoints"], run.get("judged_by"))
     if found["verdict"]:
         lines.append("Time: " + found["verdict"])
         lines += [f"  {_NAMES[name]:<36} {share:4.0%}" for name, share in found["time_shares"].items()]
+    lines += worker_table.lines(found["workers"])
     lines += [f"Problem: {problem}" for problem in found["problems"]]
     lines += [f"To {purpose}: {command}" for purpose, command in found["commands"].items()]
     return lines
@@ -100,19 +102,26 @@ def _behaviors(stats: Mapping[str, Any]) -> list[str]:
     return [f"  {behavior}: {', '.join(metrics)}" for behavior, metrics in found.items()]
 
 
-def _checkpoints(checkpoints: Sequence[Mapping[str, Any]]) -> list[str]:
+def _reward(checkpoint: Mapping[str, Any], judged_by: str | None) -> str:
+    """What a checkpoint was judged by: the return of all, or of a behavior, or the rating of self-play."""
+    value, count = checkpoint["reward"], checkpoint["reward_episodes"]
+    if value is None:
+        return "not evaluated"
+    if judged_by == "rating":
+        return f"rating {value:.2f} ({count} matches)"
+    return f"return {value:.2f} ({count} episodes{'' if judged_by is None else f' of {judged_by}'})"
+
+
+def _checkpoints(checkpoints: Sequence[Mapping[str, Any]], judged_by: str | None) -> list[str]:
     if not checkpoints:
         return ["Checkpoints: none"]
     total = sum(c["bytes"] for c in checkpoints)
     lines = [f"Checkpoints: {len(checkpoints)}, {_size(total)} in all"]
     special = [c for c in checkpoints[:-_SHOWN] if set(c["kinds"]) - {"periodic"}]
     for c in [*special, *checkpoints[-_SHOWN:]]:
-        reward = (
-            "not evaluated" if c["reward"] is None else f"return {c['reward']:.2f} ({c['reward_episodes']} episodes)"
-        )
         model = ", with model" if c["has_model"] else ""
         lines.append(
-            f"  {c['name']:<14} {reward:<30} {c['env_steps']:>12,} env steps  {_size(c['bytes']):>8}  "
+            f"  {c['name']:<14} {_reward(c, judged_by):<30} {c['env_steps']:>12,} env steps  {_size(c['bytes']):>8}  "
             f"{', '.join(c['kinds'])}{model}"
         )
     return lines

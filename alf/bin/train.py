@@ -6,7 +6,8 @@ Everything is written below --root_dir; the same command again goes on from the 
 one), or with --force starts anew, with the run before renamed to ROOT_DIR-1. Without --gin_file the *.gin files of
 --root_dir are used. Ctrl-C (or SIGTERM) finishes the iteration, writes a checkpoint and ends with
 exit code 0; a second one ends at once, and so does one before training has begun (exit code 130). Exit code 2: the
-command line, a gin file or a checkpoint cannot be used.
+command line, a gin file or a checkpoint cannot be used. With --num_workers=8 as many processes collect, on this machine
+or, with --ray_address, on those of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -33,6 +34,17 @@ _FORCE = flags.DEFINE_bool(
     "force", False, "Start anew in a directory that holds a run, which is renamed to ROOT_DIR-1 (or -2, ...)."
 )
 _STRICT = flags.DEFINE_bool("strict", False, "Make bindings that nothing uses an error instead of a warning.")
+_NUM_WORKERS = flags.DEFINE_integer(
+    "num_workers",
+    None,
+    "Processes that collect, over TrainerConfig.num_workers of the gin files; 0 collects in this one.",
+    lower_bound=0,
+)
+_RAY_ADDRESS = flags.DEFINE_string(
+    "ray_address",
+    None,
+    "Ray cluster of the workers, over TrainerConfig.ray_address: auto, HOST:PORT, or local for this machine alone.",
+)
 
 
 def train_eval(root_dir: str, strict: bool = False, initialize_from: str | None = None) -> None:
@@ -64,9 +76,20 @@ def _train(argv: Sequence[str]) -> None:
     root_dir = command_line.root_dir(argv)
     command_line.set_up()
     command_line.parse_gin(root_dir)
+    _bind_workers()
     _prepare(root_dir)
     command_line.make_directory(root_dir, "--root_dir")
     train_eval(root_dir, _STRICT.value, _INITIALIZE_FROM.value)
+
+
+def _bind_workers() -> None:
+    """Puts the flags about workers over the gin files, so that the configuration that is written down has them too."""
+    from alf.trainers.config import TrainerConfig
+    from alf.utils.gin_utils import bind
+
+    for flag in (_NUM_WORKERS, _RAY_ADDRESS):
+        if flag.value is not None:
+            bind(TrainerConfig, flag.name, flag.value)
 
 
 def _prepare(root_dir: str) -> None:

@@ -36,6 +36,23 @@ def numbers_of(name: str, target: Any) -> dict[str, float]:
     return found
 
 
+def check_behavior(name: str, behavior: str | None, behaviors: Sequence[str]) -> None:
+    """Raises ValueError where a setting names a behavior that there is not.
+
+    Args:
+      name: of the setting.
+      behavior: None where none is named.
+      behaviors: of the environment; empty where it has a single agent.
+    """
+    if behavior is None or behavior in behaviors:
+        return
+    if not behaviors:
+        raise ValueError(f"{name}={behavior!r} names a behavior, and the environment has a single agent: leave it out.")
+    found = nearest(behavior, behaviors)
+    hint = f"Did you mean {found!r}?" if found else f"It has {', '.join(map(repr, behaviors))}."
+    raise ValueError(f"{name} names {behavior!r}, and no agent of the environment has this behavior. {hint}")
+
+
 def check_names(name: str, target: Any, behaviors: Sequence[str]) -> None:
     """Raises ValueError where a target is for behaviors that there are not.
 
@@ -51,7 +68,4 @@ def check_names(name: str, target: Any, behaviors: Sequence[str]) -> None:
             f"{name}={dict(target)!r} is by the names of behaviors, and the environment has a single agent: give one number."
         )
     for behavior in target:
-        if behavior not in behaviors:
-            found = nearest(behavior, behaviors)
-            hint = f"Did you mean {found!r}?" if found else f"It has {', '.join(map(repr, behaviors))}."
-            raise ValueError(f"{name} names {behavior!r}, and no agent of the environment has this behavior. {hint}")
+        check_behavior(name, behavior, behaviors)

@@ -73,6 +73,9 @@ class TrainerConfig:
         export_saved_model: bool = True,
         export_onnx: bool = False,
         self_play: SelfPlay | None = None,
+        best_by: str | None = None,
+        num_workers: int = 0,
+        ray_address: str | None = None,
     ) -> None:
         """Creates the settings.
 
@@ -150,6 +153,13 @@ class TrainerConfig:
           export_saved_model: write with every checkpoint a TensorFlow SavedModel of the policy, which runs without alf.
           export_onnx: write an ONNX model beside it, which needs the extra `onnx` and takes seconds a checkpoint.
           self_play: such as `@SelfPlay()`: a behavior that does not learn plays by older versions of one that does.
+          best_by: the name of the behavior whose mean return in evaluation makes a checkpoint the best one. None: with
+            `self_play` the learner's rating does, known at every checkpoint; otherwise the return of the environment as a
+            whole.
+          num_workers: processes that collect for `@async_off_policy_trainer`, each with `num_envs` environment threads, on
+            the machines of a Ray cluster; 0 collects in this process. Needs the extra `distributed`.
+          ray_address: of that cluster: "auto" for the one that this machine belongs to, or "HOST:PORT" of its head. None or
+            "local": this machine alone, with nothing to set up.
 
         Raises:
           ValueError: a number is out of its range.
@@ -206,6 +216,11 @@ class TrainerConfig:
         if values["exact_resume"] and values["random_seed"] is None:
             raise ValueError(
                 "TrainerConfig.exact_resume needs random_seed, of which a resumed run makes the same numbers."
+            )
+        if values["exact_resume"] and values["num_workers"]:
+            raise ValueError(
+                f"TrainerConfig.num_workers={values['num_workers']} cannot go with exact_resume: what arrives depends on "
+                "which workers are lost. Set num_workers=0, or exact_resume=False."
             )
         if values["exact_resume"] and values["checkpoint_save_secs"]:
             raise ValueError(
@@ -275,4 +290,5 @@ _LEAST = {
     "mini_batch_size": 1,
     "num_envs": 1,
     "burn_in_length": 0,
+    "num_workers": 0,
 }

@@ -58,6 +58,11 @@ class Evaluation(NamedTuple):
         """What the agents of one behavior came to; None where there is none of this name."""
         return next((b for b in self.behaviors if b.name == name), None)
 
+    def score(self, behavior: str | None) -> tuple[float, int]:
+        """What judges the weights: the mean return of all, or of the agents of one behavior, and of how many episodes."""
+        judged = self if behavior is None else self.behavior(behavior)
+        return (math.nan, 0) if judged is None else (judged.average_return, judged.episodes)
+
 
 class EpisodeRecorder:
     """Returns, lengths and successes of the episodes that an evaluation asks for; an observer of a driver.

@@ -33,11 +33,12 @@ class History(tf.train.experimental.PythonState):
         """The newest."""
         return self._kept[-1] if self._kept else None
 
-    def add(self, result: Evaluation) -> bool:
-        """Adds an evaluation; returns whether its mean return is the best so far."""
-        before = [e.average_return for e in self._kept if e.episodes]
+    def add(self, result: Evaluation, best_by: str | None = None) -> bool:
+        """Adds an evaluation; returns whether its mean return, or that of the behavior `best_by`, is the best so far."""
+        before = [score for score, episodes in (e.score(best_by) for e in self._kept) if episodes]
         self._kept.append(result)
-        return bool(result.episodes) and (not before or result.average_return > max(before))
+        score, episodes = result.score(best_by)
+        return bool(episodes) and (not before or score > max(before))
 
     def serialize(self) -> str:
         """All of them, as JSON text."""
@@ -167,16 +168,19 @@ class Evaluations:
         self,
         make_evaluator: Callable[[], Evaluator],
         refresh: Callable[[Evaluator, int], None] = lambda evaluator, step: None,
+        best_by: str | None = None,
     ) -> None:
         """Creates it.
 
         Args:
           make_evaluator: called at the first evaluation.
           refresh: called before each evaluation, in the learner's thread, with the evaluator and the step of the weights.
+          best_by: the behavior whose return tells the best; None for that of the environment as a whole.
         """
         self.history = History()
         self._make_evaluator = make_evaluator
         self._refresh = refresh
+        self._best_by = best_by
         self._evaluator: Evaluator | None = None
         self._beside: EvaluationBeside | None = None
 
@@ -214,7 +218,7 @@ class Evaluations:
         """Writes and logs a result and adds it to the history; returns whether it is the best so far."""
         self.prepare().report(result)
         _tell(result, iteration, beside)
-        return self.history.add(result)
+        return self.history.add(result, self._best_by)
 
     def close(self) -> None:
         """Ends what is running and closes the evaluator; may be called any number of times."""

@@ -67,7 +67,7 @@ class Improver(abc.ABC):
         self._position: tuple[ActionTimeStep | None, Nest] = (None, None)
         self._num_rows = 0
         self._episodes = EpisodeCounter()
-        self._evaluations = Evaluations(self._make_evaluator, self._refresh_evaluator)
+        self._evaluations = Evaluations(self._make_evaluator, self._refresh_evaluator, config.best_by)
         self._marked_at = time.monotonic()
 
     # ---- what a trainer defines ----

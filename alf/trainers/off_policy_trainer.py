@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import gin
 
+from alf.algorithms.off_policy_algorithm import MemoryUse
 from alf.data_structures import ActionTimeStep, Nest
+from alf.distributed.pool import WorkerPool
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.base import Driver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.replay.experience_replayer import ExperienceReplayer, ReplayTooSmallError
-from alf.replay.uniform_replay import UniformReplay
+from alf.replay.experience_replayer import ReplayTooSmallError
+from alf.trainers import remote
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
 
@@ -42,11 +45,13 @@ class OffPolicyTrainer(Trainer):
         """
         begins = self._counters.iterations == 0 if self._config.exact_resume else self._iterations_here == 0
         steps = fresh = collect()
-        filling = _Filling(self.algorithm.exp_replayer, self._config)
-        while (begins and self._missing(steps)) or not self._can_sample():
+        uses = self.algorithm.memory_uses(self._training())
+        fillings = [_Filling(behavior, use) for behavior, use in uses.items()]
+        while (begins and _missing(steps, uses.values(), self._config)) or not _all_filled(uses.values()):
             fresh = collect()
             steps += fresh
-            filling.check(fresh)
+            for filling in fillings:
+                filling.check(fresh)
         # What there had to be before the first update is not made up for by a burst of updates.
         while not self._updates_due(steps - fresh, steps):
             more = collect()
@@ -67,66 +72,64 @@ class OffPolicyTrainer(Trainer):
         updates_per_step, before = config.samples_per_insert / trained, self._counters.env_steps
         return math.floor((before + end) * updates_per_step) - math.floor((before + begin) * updates_per_step)
 
-    def _missing(self, steps: int) -> bool:
-        """Whether `initial_collect_steps` are not there yet, of which `steps` were made just now."""
-        replayer = self.algorithm.exp_replayer
-        held = replayer.total_steps if isinstance(replayer, UniformReplay) else 0
-        return max(steps, held) < self._config.initial_collect_steps
-
-    def _can_sample(self) -> bool:
-        """Whether a minibatch can be drawn, or none has to be."""
-        config, replayer = self._config, self.algorithm.exp_replayer
-        if config.whole_replay_buffer_training or not isinstance(replayer, UniformReplay):
-            return True
-        return replayer.can_sample(*_sizes(config))
+    def _training(self) -> dict[str, Any]:
+        """The arguments of `train`, but for the number of updates."""
+        config = self._config
+        return {
+            "mini_batch_size": config.mini_batch_size,
+            "mini_batch_length": config.mini_batch_length,
+            "whole_replay_buffer_training": config.whole_replay_buffer_training,
+            "clear_replay_buffer": config.clear_replay_buffer,
+            "update_counter_every_mini_batch": config.update_counter_every_mini_batch,
+        }
 
     def _learn_only(self) -> None:
         self._learn()
 
     def _learn(self) -> int:
-        config = self._config
-        return self.algorithm.train(
-            num_updates=self._num_updates,
-            mini_batch_size=config.mini_batch_size,
-            mini_batch_length=config.mini_batch_length,
-            whole_replay_buffer_training=config.whole_replay_buffer_training,
-            clear_replay_buffer=config.clear_replay_buffer,
-            update_counter_every_mini_batch=config.update_counter_every_mini_batch,
-        )
+        return self.algorithm.train(num_updates=self._num_updates, **self._training())
 
 
-def _sizes(config: TrainerConfig) -> tuple[int, int]:
-    """Sequences of a minibatch, and their steps."""
-    return config.mini_batch_size or 1, config.mini_batch_length or 1
+def _missing(steps: int, uses: Collection[MemoryUse], config: TrainerConfig) -> bool:
+    """Whether `initial_collect_steps` are not there yet, of which `steps` were made just now."""
+    # In steps of the environments, of which agents that idle hold fewer; a memory that was lost is filled again.
+    held = min((use.memory.total_steps // use.slots for use in uses), default=0)
+    return max(steps, held) < config.initial_collect_steps
+
+
+def _all_filled(uses: Collection[MemoryUse]) -> bool:
+    """Whether every memory has a minibatch, where one is drawn."""
+    return all(use.has_minibatch for use in uses)
 
 
 class _Filling:
     """Ends a collecting that brings a replay memory no nearer to a minibatch."""
 
-    def __init__(self, replayer: ExperienceReplayer | None, config: TrainerConfig) -> None:
-        self._size, self._length = _sizes(config)
-        samples = not config.whole_replay_buffer_training and isinstance(replayer, UniformReplay)
-        self._replayer = replayer if samples else None
+    def __init__(self, behavior: str | None, use: MemoryUse) -> None:
+        self._behavior, self._use = behavior, use
         self._most, self._since = self._held(), 0
 
     def _held(self) -> int:
-        return self._replayer.num_sequences(self._length) if isinstance(self._replayer, UniformReplay) else 0
+        return self._use.memory.num_sequences(self._use.length)
 
     def check(self, steps: int) -> None:
         """Takes in that `steps` more were collected; raises ReplayTooSmallError when twice the memory's size was in vain."""
-        replayer, held = self._replayer, self._held()
+        use, held = self._use, self._held()
         self._since = 0 if held > self._most else self._since + steps
         self._most = max(held, self._most)
-        if not isinstance(replayer, UniformReplay) or self._most >= self._size:
+        if use.size is None or self._most >= use.size:
             return
-        memory = replayer.batch_size * replayer.buffer.max_length
+        memory = use.memory.batch_size * use.memory.buffer.max_length // use.slots
         if self._since > 2 * memory:
+            whose, why = "", ""
+            if self._behavior is not None:
+                whose, why = f" of the behavior {self._behavior!r}", "its agents decide too seldom, or "
             raise ReplayTooSmallError(
-                f"The replay memory never holds mini_batch_size={self._size} sequences of mini_batch_length="
-                f"{self._length} steps: it came to {self._most}, and {self._since} more steps, over twice the {memory} that "
-                "it keeps, brought none, since its streams have gaps (as where AsyncOffPolicyDriver.max_policy_lag drops "
-                "segments). Raise unroll_length, max_policy_lag or ReplayBuffer.max_length, or lower mini_batch_length or "
-                "mini_batch_size."
+                f"The replay memory{whose} never holds mini_batch_size={use.size} sequences of mini_batch_length="
+                f"{use.length} steps: it came to {self._most}, and {self._since} more steps, over twice the {memory} that "
+                f"it keeps, brought none, since {why}its streams have gaps (as where AsyncOffPolicyDriver.max_policy_lag "
+                "drops segments). Raise unroll_length, max_policy_lag or ReplayBuffer.max_length, or lower "
+                "mini_batch_length or mini_batch_size."
             )
 
 
@@ -166,16 +169,46 @@ class SyncOffPolicyTrainer(OffPolicyTrainer):
 
 @gin.configurable("async_off_policy_trainer", module="alf")
 class AsyncOffPolicyTrainer(OffPolicyTrainer):
-    """Learns from `num_envs` environment threads that collect meanwhile; `AsyncOffPolicyDriver` has the settings."""
+    """Learns from `num_envs` environment threads that collect meanwhile; `AsyncOffPolicyDriver` has the settings.
+
+    With `num_workers` there are so many threads in each of these processes and none in this one, which has an environment
+    that tells what all are like and is never stepped.
+    """
+
+    _takes_workers = True
+
+    def __init__(self, config: TrainerConfig) -> None:
+        """Creates the trainer; see `Trainer`."""
+        super().__init__(config)
+        self._pool: WorkerPool | None = None
 
     def _num_environments(self) -> int:
-        return self._config.num_envs
+        return 1 if self._config.num_workers else self._config.num_envs
+
+    def _num_threads(self) -> int:
+        return (self._config.num_workers or 1) * self._config.num_envs
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()
+        if self._config.num_workers:
+            self._pool = remote.make_pool(self._config, self._seeds.run, self._counters.iterations)
+            self._stream_closers.append(self._pool.stop)
         return AsyncOffPolicyDriver(
-            envs, self.algorithm, unroll_length=self._config.unroll_length, random_seed=random_seed
+            envs,
+            self.algorithm,
+            unroll_length=self._config.unroll_length,
+            random_seed=random_seed,
+            workers=self._pool,
         )
+
+    def _worker_facts(self) -> Mapping[str, Any] | None:
+        if self._pool is None:
+            return None
+        version, rows = int(self.algorithm.iterations), self._pool.facts()
+        for row in rows:
+            acting = row["policy_version"]
+            row["lag"] = None if acting is None else version - acting
+        return {"pool": self._pool.describe(), "policy_version": version, "workers": rows}
 
     def _describe_driver(self) -> str:
         driver = self.driver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -21,6 +21,7 @@ from alf.environments.utils import create_environment
 from alf.metrics.reporter import StatsReporter
 from alf.trainers import run_facts
 from alf.trainers import seeds as run_seeds
+from alf.trainers.behavior_targets import check_behavior
 from alf.trainers.building import algorithm_ctor, build_algorithm
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR as CHECKPOINT_DIR
 from alf.trainers.checkpointing import MetricsState
@@ -40,6 +41,15 @@ from alf.utils import common
 _MAX_EVALUATION_ROWS = 10
 
 
+@gin.configurable("_create_environment", module="alf.trainers.Trainer")
+def create_training_environment(
+    nonparallel: bool = False, random_seed: Any = None, register: bool = True
+) -> BatchedEnvironment:
+    """Makes a batched environment, of a single row with `nonparallel`; `register` is accepted and has no effect."""
+    del register
+    return create_environment(nonparallel=nonparallel, seed=random_seed)
+
+
 class Trainer(Improver):
     """Runs a `TrainerConfig`: environments, algorithm, driver, iterations, checkpoints, summaries, evaluation.
 
@@ -53,6 +63,9 @@ class Trainer(Improver):
     from the newest checkpoint.
     """
 
+    # Whether workers can collect for it (`TrainerConfig.num_workers`).
+    _takes_workers = False
+
     def __init__(self, config: TrainerConfig) -> None:
         """Creates the trainer; `initialize` does the work.
 
@@ -60,9 +73,14 @@ class Trainer(Improver):
           config: the settings.
 
         Raises:
-          ValueError: no algorithm is set.
+          ValueError: no algorithm is set, or `num_workers` of a trainer that has none.
         """
         algorithm_ctor(config)
+        if config.num_workers and not self._takes_workers:
+            raise ValueError(
+                f"TrainerConfig.num_workers={config.num_workers} is for @async_off_policy_trainer: {type(self).__name__} "
+                "collects in its own process only; set num_workers to 0, or take that trainer."
+            )
         super().__init__(config)
         self._root_dir = os.path.expanduser(config.root_dir)
         self._lock = RunLock(self._root_dir)
@@ -84,8 +102,16 @@ class Trainer(Improver):
         """Makes the driver, which owns `envs` from then on."""
 
     def _num_environments(self) -> int:
-        """How many batched environments the driver needs."""
+        """How many batched environments the driver needs here."""
         return 1
+
+    def _num_threads(self) -> int:
+        """How many batched environments collect, wherever they are."""
+        return self._num_environments()
+
+    def _worker_facts(self) -> Mapping[str, Any] | None:
+        """What is known of the workers that collect, as JSON values; None where none do."""
+        return None
 
     def _describe_driver(self) -> str:
         """How the driver works, for the log."""
@@ -150,7 +176,8 @@ class Trainer(Improver):
         with StopSignals() as self._signals:
             self.initialize()
             try:
-                self._saver.note(**run_facts.facts(self._seeds.run))
+                judged_by = self._config.best_by if self._rating is None else "rating"
+                self._saver.note(**run_facts.facts(self._seeds.run), judged_by=judged_by)
                 self.improve()
                 self.driver.stop()
                 self._finish()
@@ -183,6 +210,7 @@ class Trainer(Improver):
         envs = self._make_environments(begins_at)
         behaviors = behavior_names(envs[0].observation_spec())
         check_targets(config.stop_conditions, config.reward_success_threshold, behaviors)
+        check_behavior("TrainerConfig.best_by", config.best_by, behaviors)
         self._algorithm = build_algorithm(config, envs[0])
         # The driver reads the version of the weights, so the checkpoint comes first.
         metrics = self._restore()
@@ -201,11 +229,12 @@ class Trainer(Improver):
             f"until {self.schedule.goal() or 'a stop condition holds'}",
             self.share_done,
             envs[0].frames_per_step,
+            self._worker_facts,
         )
         self._closers.append(self._report.close)
-        agents = self._report.follow_agents(len(envs), envs[0].batch_size)
+        agents = self._report.follow_agents(self._num_threads(), envs[0].batch_size)
         metrics.attach([*self._driver.get_metrics(), agents])
-        self._num_rows = sum(env.batch_size for env in envs)
+        self._num_rows = self._num_threads() * envs[0].batch_size
         self._train_batch_size = envs[0].batch_size
         self._algorithm.add_experience_observer(self._episodes)
         self._report.follow_goals()
@@ -230,7 +259,12 @@ class Trainer(Improver):
     def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
         common.set_global_env(envs[0])
         if self.algorithm.acts:
-            driver = self._init_driver(envs, run_seeds.integer(self._seeds.acting))
+            driver: Driver = self._init_driver(envs, run_seeds.integer(self._seeds.acting))
+        elif self._config.num_workers:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} takes no action, so workers would have nothing to do: set "
+                "TrainerConfig.num_workers to 0."
+            )
         else:
             driver = IdleDriver(envs, self.algorithm)
         self._stream_closers.insert(0, driver.stop)
@@ -266,13 +300,9 @@ class Trainer(Improver):
         self._position = (None, None)
         self._driver.start()
 
-    @gin.configurable("_create_environment", module="alf.trainers.Trainer", denylist=["self"])
-    def _create_environment(
-        self, nonparallel: bool = False, random_seed: Any = None, register: bool = True
-    ) -> BatchedEnvironment:
-        """Makes a batched environment, of a single row with `nonparallel`; `register` is accepted and has no effect."""
-        del register
-        return create_environment(nonparallel=nonparallel, seed=random_seed)
+    def _create_environment(self, **kwargs: Any) -> BatchedEnvironment:
+        """Makes a batched environment; see `create_training_environment`."""
+        return create_training_environment(**kwargs)
 
     def _make_evaluator(self) -> Evaluator:
         config = self._config
@@ -349,14 +379,21 @@ class Trainer(Improver):
             self._save_periodically()
 
     def _save_evaluated(self, best: bool) -> None:
-        if best or self._config.checkpoint_at_evaluation:
+        if (best and self._rating is None) or self._config.checkpoint_at_evaluation:
             self._save()
 
     def _save_to_be_judged(self) -> None:
         self._save()
 
     def _judge(self, result: Evaluation) -> None:
-        self._saver.checkpointer.judge(result.step, result.average_return, result.episodes)
+        score, episodes = result.score(self._config.best_by)
+        if episodes and self._rating is None:
+            self._saver.checkpointer.judge(result.step, score, episodes)
+
+    @property
+    def _rating(self) -> Versions | None:
+        """The self-play whose rating, which every checkpoint has, tells the best one; None where evaluations do."""
+        return self._self_play if self._config.best_by is None else None
 
     # ---- saving ----
 
@@ -385,11 +422,14 @@ class Trainer(Improver):
         self._saver.save(kinds, *self._reward())
 
     def _reward(self) -> tuple[float, int] | tuple[()]:
-        """Mean return and number of episodes of the last evaluation, if it is one of the present weights."""
+        """What the present weights are judged by, and over how many episodes or matches; () where nothing tells."""
+        if self._rating is not None:
+            return (self._rating.elo, self._rating.matches) if self._rating.matches else ()
         last = self._evaluations.history.last
-        if last is None or not last.episodes or last.step != self._counters.global_steps:
+        if last is None or last.step != self._counters.global_steps:
             return ()
-        return last.average_return, last.episodes
+        score, episodes = last.score(self._config.best_by)
+        return (score, episodes) if episodes else ()
 
     def _save_periodically(self) -> None:
         exact = self._config.exact_resume

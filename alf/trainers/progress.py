@@ -177,12 +177,20 @@ class Progress:
 
 def _driver_rows(stats: Mapping[str, float]) -> list[tuple[str, str]]:
     rows = []
+    if "workers" in stats:
+        rows.append(("workers", _workers(stats)))
     if "lag_mean" in stats:
         rows.append(("lag", f"{stats['lag_mean']:.1f} mean, {stats.get('lag_max', 0):.0f} max"))
     if "learn_queue_fill" in stats:
         rows.append(("queue", f"{stats['learn_queue_fill']:.0%}"))
     rows.append(("restarts", f"{stats.get('restarts', 0):.0f}"))
     return rows
+
+
+def _workers(stats: Mapping[str, float]) -> str:
+    told = f"{stats.get('workers_alive', 0):.0f} of {stats['workers']:.0f} alive"
+    counts = (("worker_restarts", "restarts"), ("lost_requests", "requests lost"))
+    return told + "".join(f", {stats[name]:.0f} {what}" for name, what in counts if stats.get(name))
 
 
 def _share_rows(s: TimeShares) -> list[tuple[str, str]]:

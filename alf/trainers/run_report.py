@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,14 +25,15 @@ from alf.metrics.reporter import StatsReporter
 from alf.metrics.tables import CsvFile, Value, read_csv
 from alf.metrics.user_stats import Aggregation
 from alf.metrics.writers import STEP
-from alf.replay.uniform_replay import UniformReplay
 from alf.trainers.agent_evaluation import BehaviorEvaluation, behavior_scalars
 from alf.trainers.checkpointing import Counters
 from alf.trainers.config import TrainerConfig
 from alf.trainers.hparams import used_settings
+from alf.trainers.learner_facts import LearnerFacts
 from alf.trainers.progress import Progress, State, behavior_rows
 from alf.trainers.report import write_report
 from alf.trainers.run_facts import keep_earlier
+from alf.trainers.worker_table import write_workers
 from alf.utils import gin_utils
 
 CONFIG_FILE = "configured.gin"
@@ -90,6 +91,7 @@ class RunReport:
         goal: str = "",
         share_done: Callable[[], float | None] = lambda: None,
         frames_per_step: int = 1,
+        workers: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         """Creates the report; files appear when there is something to write.
 
@@ -103,13 +105,16 @@ class RunReport:
           goal: what ends the run, for the display.
           share_done: how much of the run is done, in [0, 1]; None where that cannot be told.
           frames_per_step: of the environments; where a step takes several, the steps are told in frames too.
+          workers: what is known of those that collect in other processes, see `worker_table`; None without any.
         """
         self._root_dir = root_dir
         self._share_done = share_done
         self._frames_per_step = frames_per_step
+        self._workers = workers
         self._strict = config.strict
         self._counters = counters
         self._algorithm = algorithm
+        self._facts = LearnerFacts(algorithm)
         self._driver = driver
         self._random_seed = random_seed
         self._configured = False
@@ -196,6 +201,7 @@ class RunReport:
             self._recall_evaluations()
         except OSError as e:
             logging.warning("The statistics of evaluation cannot be written: %s", e)
+        self._tell_workers()
         self._tell_episodes()
         self._progress.start()
 
@@ -226,8 +232,8 @@ class RunReport:
         """Writes a summary now."""
         self._add_learning_rates()
         self._add_frames()
-        for name, value in self._replay().items():
-            self._reporter.add(f"Replay/{name.removeprefix('replay_')}", value, Aggregation.MOST_RECENT)
+        for tag, value in self._facts.scalars().items():
+            self._reporter.add(tag, value, Aggregation.MOST_RECENT)
         self._reporter.write(
             self._counters.iterations,
             self._counters.global_steps,
@@ -239,6 +245,14 @@ class RunReport:
             histograms=self._new_lags(),
             agents=self._agents,
         )
+        self._tell_workers()
+
+    def _tell_workers(self) -> None:
+        """Writes what is known of the workers; takes away what an earlier part of the run, which had some, has written."""
+        try:
+            write_workers(self._root_dir, self._workers())
+        except OSError as e:
+            logging.log_every_n_seconds(logging.WARNING, "The state of the workers cannot be written: %s", 60, e)
 
     def _new_lags(self) -> dict[str, Histogram]:
         """The lags of the acting steps since the last summary."""
@@ -264,11 +278,11 @@ class RunReport:
             self._reporter.add("Metrics/EnvironmentFrames", per_step * int(steps.result()), Aggregation.MOST_RECENT)
 
     def _replay(self) -> dict[str, int]:
-        """How many steps and ends of episodes there are to learn from; empty where nothing is kept between iterations."""
-        replayer = self._algorithm.exp_replayer
-        if not isinstance(replayer, UniformReplay):
+        """How many steps and ends of episodes a single agent has to learn from; empty where nothing is kept."""
+        memory = self._algorithm.memories().get(None)
+        if memory is None:
             return {}
-        return {"replay_transitions": replayer.total_steps, "replay_episodes": replayer.num_episodes}
+        return {"replay_transitions": memory.total_steps, "replay_episodes": memory.num_episodes}
 
     def _tell_episodes(self) -> None:
         """Tells the episode log where the run stands, and the signals what was learned."""

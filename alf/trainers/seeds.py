@@ -11,6 +11,8 @@ from absl import logging
 
 # Sets the seeds of streams that begin later apart from those that the first ones spawn.
 _RESUMED = 0x5EED
+# Sets those of workers apart from all that the learner's process spawns of the same seed.
+_WORKER = 0xA11
 
 
 class Seeds(NamedTuple):
@@ -33,16 +35,37 @@ def spawn(random_seed: int | None) -> Seeds:
         random_seed = int(np.random.SeedSequence().generate_state(1)[0])
         logging.info("random_seed is not set; this run uses %d.", random_seed)
     seeds = split(random_seed)
-    init = integer(seeds.init)
-    random.seed(init)
-    np.random.seed(init)
-    tf.random.set_seed(init)
+    seed_process(seeds)
     return seeds
 
 
 def split(random_seed: int) -> Seeds:
     """The streams of a seed, of which nothing was spawned yet."""
-    return Seeds(random_seed, *np.random.SeedSequence(random_seed).spawn(len(Seeds._fields) - 1))
+    return _split(random_seed, np.random.SeedSequence(random_seed))
+
+
+def of_worker(random_seed: int, number: int, life: int, iteration: int) -> Seeds:
+    """The streams of a worker: those of no other one, of none of its other lives, and of nothing that the learner spawns.
+
+    Args:
+      random_seed: of the run.
+      number: of the worker.
+      life: how many workers of this number came before it since the run was started or resumed.
+      iteration: at which the run was started or resumed.
+    """
+    return _split(random_seed, np.random.SeedSequence(random_seed, spawn_key=(_WORKER, number, life, iteration)))
+
+
+def _split(random_seed: int, sequence: np.random.SeedSequence) -> Seeds:
+    return Seeds(random_seed, *sequence.spawn(len(Seeds._fields) - 1))
+
+
+def seed_process(seeds: Seeds) -> None:
+    """Seeds the generators of this process with the `init` stream."""
+    init = integer(seeds.init)
+    random.seed(init)
+    np.random.seed(init)
+    tf.random.set_seed(init)
 
 
 def at_iteration(seed: np.random.SeedSequence, iteration: int) -> np.random.SeedSequence:

@@ -110,6 +110,11 @@ class Versions(tf.Module):
         return float(self._present_elo)
 
     @property
+    def matches(self) -> int:
+        """How many matches have moved the ratings."""
+        return int(self._matches)
+
+    @property
     def ratings(self) -> dict[int, float]:
         """The rating of each version in the window, by its number."""
         made = int(self._made)
@@ -123,7 +128,7 @@ class Versions(tf.Module):
             "OpponentElo": self.elo if opponent == PRESENT else self.ratings[opponent],
             "Opponent": opponent,
             "Versions": int(self._made),
-            "Matches": int(self._matches),
+            "Matches": self.matches,
         }
         for name, value in now.items():
             reporter.add(f"SelfPlay/{name}", value, Aggregation.MOST_RECENT)

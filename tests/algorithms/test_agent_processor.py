@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -189,3 +191,102 @@ def test_memory_does_not_grow_with_the_agents_seen():
         processor.take_apart()
         sizes.add(sum(x.nbytes for x in processor._held))
     assert len(sizes) == 1
+
+
+# ---- agents that are cut ----
+
+
+class CutStream(Stream):
+    """A slot whose agents are also cut: truncated with the episode of their environment, or gone without an end."""
+
+    cut = False
+
+    def advance(self) -> None:
+        lost = self.alive and self.rng.random() < 0.1
+        if lost:
+            self.alive = False
+        super().advance()
+        self.cut = self.step_type == LAST and bool(self.rng.random() < 0.5)
+
+    def row(self) -> dict[str, int]:
+        return {**super().row(), "cut": int(self.cut)}
+
+
+def _cut_batches(count: int, streams: int, length: int, seed: int):
+    """As `_batches`, with which steps [T', R] are cuts; each stream's own steps tell it too."""
+    rng = np.random.default_rng(seed)
+    slots = [CutStream(i, rng) for i in range(streams)]
+    ids = np.arange(streams)
+    own: list[list[dict[str, int]]] = [[] for _ in slots]
+    rows = [slot.row() for slot in slots]
+    for _ in range(count):
+        times = []
+        for _ in range(length):
+            times.append(rows)
+            for steps, row in zip(own, rows, strict=True):
+                steps += [row] if row["step_type"] != IDLE else []
+            for slot in slots:
+                slot.advance()
+            rows = [slot.row() for slot in slots]
+        stacked = ActionTimeStep(*(np.stack(x) for x in zip(*(_time_step(r, ids) for r in times), strict=True)))
+        action = np.array([[row["action"] for row in r] for r in times])
+        after = Bootstrap(_time_step(rows, ids), ())
+        exp = Experience(*stacked, action=action, policy_version=np.zeros_like(action), bootstrap=after)
+        yield exp, np.array([[bool(row["cut"]) for row in r] for r in times]), own
+
+
+def _episodes(own: list[dict[str, int]]) -> list[tuple[list[int], bool]]:
+    """The serial numbers of the steps of each agent of a stream, and whether it came to an end of its own."""
+    found: list[tuple[list[int], bool]] = []
+    for step in own:
+        serials = [] if step["step_type"] == FIRST else found.pop()[0]
+        found.append(([*serials, step["serial"]], step["step_type"] == LAST and not step["cut"]))
+    return found
+
+
+@hypothesis.settings(max_examples=20, deadline=None)
+@hypothesis.given(
+    streams=st.integers(1, 4), length=st.integers(1, 6), arriving=st.integers(1, 9), seed=st.integers(0, 10_000)
+)
+def test_what_was_cut_can_be_dropped_and_nothing_joins_across_it(streams, length, arriving, seed):
+    processor = AgentProcessor(length, drops_cut=True)
+    found: list[list[int]] = [[] for _ in range(streams)]
+    for exp, cut, own in _cut_batches(14, streams, arriving, seed):
+        processor.add(exp, streams, cut)
+        for segment in processor.take_apart():
+            types, serials = segment.step_type.numpy()[0], segment.reward.numpy()[0]
+            after = segment.bootstrap.time_step
+            for row in range(types.shape[1]):
+                stream = int(segment.env_id[0, 0, row])
+                found[stream] += serials[:, row].astype(int).tolist()
+                # Each step is followed by that of the same agent; an end by the begin of another one.
+                kinds = [*types[:, row], int(after.step_type[0, row])]
+                numbers = [*serials[:, row], float(after.reward[0, row])]
+                for t in range(length):
+                    assert (kinds[t + 1] == FIRST) == (kinds[t] == LAST)
+                    assert kinds[t] == LAST or numbers[t + 1] == numbers[t] + 1
+        assert sum(map(len, found)) + processor.held_steps + processor.dropped_steps == sum(map(len, own))
+    for stream in range(streams):
+        learned = found[stream]
+        assert learned == sorted(set(learned))
+        cuts = {step["serial"] for step in own[stream] if step["cut"]}
+        assert not cuts & set(learned)
+        for serials, whole in _episodes(own[stream]):
+            mine = [s for s in serials if s in set(learned)]
+            # Of one that was cut a first part may be in segments that were whole by then; others are there to the end.
+            assert mine == serials[: len(mine)]
+            later = [s for s in learned if s > serials[-1]]
+            if whole and later:
+                assert mine == serials
+
+
+def test_truncated_is_the_default():
+    processor = AgentProcessor(3)
+    batches = list(_cut_batches(20, 3, 5, 2))
+    for exp, _, _ in batches:
+        processor.add(exp, 3)
+    own = batches[-1][2]
+    assert any(step["cut"] for steps in own for step in steps)
+    # An agent that was lost when it was seen once has learned of nothing; all others are there.
+    lost_at_once = sum(a["step_type"] == FIRST == b["step_type"] for steps in own for a, b in itertools.pairwise(steps))
+    assert processor.dropped_steps == lost_at_once

@@ -186,3 +186,31 @@ def test_observations_far_from_zero_are_learned_from(mode: str, seed: int) -> No
     finally:
         driver.stop()
     assert average_return.result() > 3.7
+
+
+def test_returns_of_segments_of_one_stream_in_one_batch() -> None:
+    """Agents that decide often bring several segments of a stream at once: each goes on where the one before has ended."""
+    normalizer, rs = RewardNormalizer(gamma=0.5), np.random.RandomState(1)
+    returns: dict[int, float] = {}
+    seen = []
+    for env_id in ([4, 0, 4, 4, 2], [0, 2, 0, 4, 2]):
+        step_type = np.where(rs.rand(1, 3, 5) < 0.2, StepType.FIRST, StepType.MID).astype(np.int32)
+        reward = rs.rand(1, 3, 5).astype(np.float32)
+        ids = np.broadcast_to(np.array(env_id, np.int32), step_type.shape)
+        exp = Experience(step_type=step_type, reward=reward, env_id=ids)
+        normalizer.observe(
+            exp._replace(**{k: tf.constant(v) for k, v in exp._asdict().items() if not isinstance(v, tuple)})
+        )
+        for column, i in enumerate(env_id):
+            for t in range(3):
+                if step_type[0, t, column] == StepType.FIRST:
+                    returns[i] = 0.0
+                    continue
+                returns[i] = 0.5 * returns.get(i, 0.0) + float(reward[0, t, column])
+                seen.append(returns[i])
+    normalizer.publish()
+    assert float(normalizer._normalizer.moments().count) == len(seen)
+    assert float(normalizer._normalizer.moments().variance) == pytest.approx(np.var(seen), rel=1e-5)
+    np.testing.assert_allclose(
+        normalizer._returns.variable.numpy()[[0, 2, 4]], [returns[i] for i in (0, 2, 4)], rtol=1e-5
+    )

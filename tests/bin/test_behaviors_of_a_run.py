@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from alf.bin import export, play, train
+from alf.bin import evaluate, export, play, train
 from tests.bin.running import run_here, snapshot
 
 HANDS = """
@@ -129,3 +129,31 @@ def test_a_behavior_plays_by_the_weights_of_another_checkpoint(hands, logged):
     text = "\n".join(logged)
     assert "must begin with a behavior, as in left=RUN: there are 'left', 'right'." in text
     assert "--behavior_from=right=nowhere: there is no run and no checkpoint of that name." in text
+
+
+def _evaluate(root, *arguments):
+    return run_here(evaluate.main, f"--root_dir={root}", "--random_seed=1", "--num_episodes=2", *arguments)
+
+
+def test_a_behavior_is_evaluated_against_the_weights_of_another_checkpoint(hands, tmp_path, logged):
+    """By one set of weights both show the same hand where that is the most likely one."""
+    path, same = tmp_path / "result.json", f"right=left@{hands}:2"
+    assert _evaluate(hands, "--deterministic", f"--output={path}", f"--behavior_from={same}") == 0, logged
+    assert any(line.startswith("Weights from") and "for the behavior 'right'" in line for line in logged)
+    result = json.loads(path.read_text())
+    assert result["behavior_from"] == [same]
+    assert (result["checkpoint"], set(result["results"])) == ("ckpt-2", {"deterministic"})
+    for name in ("left", "right"):
+        assert result["results"]["deterministic"]["behaviors"][name]["returns"] == [0.0, 0.0]
+    assert _evaluate(hands, "--behavior_from=middle=x") == 2
+    assert "must begin with a behavior, as in left=RUN: there are 'left', 'right'." in logged[-1]
+
+
+def test_the_worker_lets_a_behavior_act_by_other_weights_at_every_checkpoint(hands, tmp_path, logged):
+    path, fixed = tmp_path / "e.jsonl", f"--behavior_from=right=left@{hands}:1"
+    assert _evaluate(hands, "--watch", "--deterministic", f"--output={path}", fixed) == 0, logged
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert sum(line.startswith("Weights from") for line in logged) == 2
+    # At the first one both are the same.
+    assert lines[0]["results"]["deterministic"]["behaviors"]["left"]["returns"] == [0.0, 0.0]

@@ -116,7 +116,10 @@ def _report(tmp_path, optimizers, **settings):
     config = SimpleNamespace(**settings)
     counters = SimpleNamespace(global_steps=3, iterations=3, env_steps=30)
     algorithm = SimpleNamespace(
-        last_train_metrics={}, optimized_variables=lambda: [(o, []) for o in optimizers], exp_replayer=None
+        last_train_metrics={},
+        optimized_variables=lambda: [(o, []) for o in optimizers],
+        memories=dict,
+        action_distribution_spec=(),
     )
     driver = SimpleNamespace(
         get_metrics=list, stats=dict, timings=lambda: None, observers=[], lag_histogram=lambda: np.zeros(3, np.int64)

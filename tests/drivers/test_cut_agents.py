@@ -1,0 +1,89 @@
+"""Agents that the end of their environment's episode cuts, by a crash or a limit: learned from as truncated, or dropped."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tf_agents.specs import tensor_spec
+
+from alf.algorithms.behavior import Behavior
+from alf.algorithms.behaviors import Behaviors
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from tests.drivers.test_agents_in_drivers import (
+    FIRST,
+    LAST,
+    RecordingAlgorithm,
+    T,
+    _count_decisions,
+    _environments,
+    _run,
+    _streams,
+)
+
+# When the counting environment truncates all agents.
+END = 20
+
+
+def _algorithm(env, **settings):
+    specs = (tensor_spec.from_spec(spec) for spec in (env.observation_spec(), env.action_spec()))
+    return Behaviors(*specs, {"*": Behavior(RecordingAlgorithm, **settings)})
+
+
+def _learned(streams):
+    return sum(len(steps) for steps in streams.values())
+
+
+def _driver(kind, envs, algorithm):
+    if kind == "sync":
+        return SyncOffPolicyDriver(envs[0], algorithm, unroll_length=T, random_seed=1)
+    return AsyncOffPolicyDriver(envs, algorithm, num_actor_queues=0, unroll_length=T, random_seed=1, mode=kind)
+
+
+@pytest.mark.parametrize("kind", ["sync", "lockstep"])
+def test_what_is_cut_can_be_dropped(kind):
+    envs = _environments(1, 3, crash=0.02)
+    algorithm = _algorithm(envs[0], cut_episodes="drop")
+    decisions = _count_decisions(algorithm)
+    _run(_driver(kind, envs, algorithm), algorithm, 60)
+    assert envs[0].restarts > 2
+    streams = _streams(algorithm)
+    held = sum(part.processor.held_steps for part in algorithm._parts)
+    dropped = algorithm.dropped_steps
+    assert min(dropped.values()) > 0
+    assert _learned(streams) + held + sum(dropped.values()) == sum(decisions.values())
+    ends = breaks = 0
+    for steps in streams.values():
+        for i, (a, b) in enumerate(itertools.pairwise(steps)):
+            # Nobody is shown the end of the environment's episode, nor truncated by a crash, which repeats a step.
+            assert a["step_type"] != LAST or a["now"] < END
+            if b["step_type"] != FIRST:
+                assert b["serial"] == a["serial"]
+                assert b["prev_action"] == a["action"]
+                assert b["state"] == a["state"] + 1
+                assert b["seen"] == a["seen"] + 1 or (b["step_type"] == LAST and b["reward"] > 0)
+                continue
+            assert (b["prev_action"], b["state"], b["seen"]) == (0, 0.0, 0)
+            ends += a["step_type"] == LAST
+            if a["step_type"] != LAST:
+                # What was in whole segments before the cut stays; a segment itself never goes over one.
+                assert i % T == T - 1
+                breaks += 1
+    assert ends > 50
+    assert breaks > 5
+
+
+def test_by_default_it_is_truncated():
+    envs = _environments(1, 3)
+    algorithm = _algorithm(envs[0])
+    _run(_driver("sync", envs, algorithm), algorithm, 30)
+    at_the_end = [s for steps in _streams(algorithm).values() for s in steps if s["now"] == END]
+    assert len(at_the_end) > 10
+    assert {(s["step_type"], s["discount"]) for s in at_the_end} == {(LAST, 1.0)}
+    assert set(algorithm.dropped_steps.values()) == {0}
+
+
+def test_a_wrong_name_is_refused():
+    with pytest.raises(ValueError, match=r"Behavior\.cut_episodes='discard' must be 'truncate' or 'drop'"):
+        Behavior(RecordingAlgorithm, cut_episodes="discard")

@@ -1,0 +1,128 @@
+"""Replay memories of behaviors: what a resumed run has of them, when there is enough to learn from, and what never is."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+import gin
+import pytest
+
+from alf.replay.experience_replayer import ReplayTooSmallError
+from alf.trainers.counts import EnvironmentSteps, TrainingSteps
+from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from tests.trainers.many_agents import behaviors, bind_pursuit, dqn, ppo
+
+pytestmark = pytest.mark.slow
+
+# Four environments, segments of four steps: 16 environment steps each time that something is collected.
+COLLECTED = 16
+
+
+@pytest.fixture
+def pursuit(small_config):
+    """Makes a trainer of chasers and a runner."""
+    bind_pursuit()
+
+    def make(chaser, runner, **kwargs):
+        settings = {
+            "algorithm_ctor": behaviors(chaser=chaser, runner=runner),
+            "num_updates_per_train_step": 1,
+            **kwargs,
+        }
+        return small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+
+    return make
+
+
+def _trained(trainer):
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize(("chaser", "runner"), [(ppo, dqn), (dqn, ppo)], ids=["one_slot", "three_slots"])
+def test_a_resumed_run_counts_what_the_memory_holds(pursuit, chaser, runner):
+    settings = {"checkpoint_replay": True}
+    first = _trained(pursuit(chaser(), runner(), num_iterations=1, **settings))
+    assert first.counters.env_steps == COLLECTED
+    # What is there counts, in steps of the environments: 16 of 40, so that two times more are missing.
+    again = _trained(pursuit(chaser(), runner(), num_iterations=2, initial_collect_steps=40, **settings))
+    assert again.counters.env_steps == COLLECTED + 2 * COLLECTED
+    enough = _trained(pursuit(chaser(), runner(), num_iterations=3, initial_collect_steps=40, **settings))
+    assert enough.counters.env_steps == again.counters.env_steps + COLLECTED
+
+
+def test_a_memory_that_was_lost_is_filled_again(pursuit, tmp_path):
+    settings = {"checkpoint_replay": True, "initial_collect_steps": 48}
+    first = _trained(pursuit(dqn(), dqn(), num_iterations=1, **settings))
+    assert first.counters.env_steps == 48
+    (tmp_path / "run" / "train" / "replay" / "ckpt-1" / "runner" / "state.npz").write_bytes(b"torn")
+    again = _trained(pursuit(dqn(), dqn(), num_iterations=2, **settings))
+    assert again.counters.env_steps == 2 * 48
+
+
+def test_nobody_learns_before_every_memory_has_a_minibatch(pursuit):
+    trainer = pursuit(ppo(), dqn(mini_batch_size=30), num_iterations=1)
+    trainer.initialize()
+    trained = []
+    inner = trainer.algorithm.train
+    runner = trainer.algorithm.by_name["runner"]
+
+    def spy(**kwargs):
+        trained.append(runner.exp_replayer.num_sequences(2))
+        return inner(**kwargs)
+
+    trainer.algorithm.train = spy
+    trainer.train()
+    # A batch has four sequences of four steps, and the last step of the first goes on in the second.
+    assert trained == [4 * 11]
+    assert [int(one.iterations) for one in trainer.algorithm.by_name.values()] == [1, 1]
+
+
+def test_memories_of_slots_that_may_idle_fill_while_collecting(pursuit):
+    gin.bind_parameter("alf.environments.suite_agents.load.done_condition", "all")
+    trainer = _trained(pursuit(dqn(), dqn(), num_iterations=1, initial_collect_steps=64))
+    assert trainer.counters.env_steps == 64
+    assert [int(one.iterations) for one in trainer.algorithm.by_name.values()] == [1, 1]
+    runner = trainer.algorithm.by_name["runner"].exp_replayer
+    # All but a segment and the step after it, of each of four streams.
+    assert 64 - 4 * 5 <= runner.total_steps <= 64
+
+
+def test_a_memory_that_never_fills_is_named(pursuit):
+    gin.bind_parameter("ReplayBuffer.max_length", 20)
+    trainer = pursuit(dqn(), dqn(), num_iterations=1, unroll_length=1)
+    trainer.initialize()
+    memory = trainer.algorithm.by_name["chaser"].exp_replayer
+    # A gap after each step.
+    trainer.algorithm.by_name["chaser"].add_experience_observer(lambda exp: memory.end_streams())
+    with pytest.raises(
+        ReplayTooSmallError, match=r"memory of the behavior 'chaser' never holds mini_batch_size=4"
+    ) as told:
+        trainer.train()
+    found = re.search(r"came to 0, and (\d+) more steps, over twice the 80 that it keeps", str(told.value))
+    assert found
+    # Counted in steps of the environments, though the memory has three streams of each.
+    assert 2 * 80 < int(found.group(1)) <= 2 * 80 + 4
+
+
+def test_who_learns_once_learns_nothing_of_a_heat_up(pursuit, tmp_path):
+    """Where slots may idle, segments wait until there are enough of them; those of a heat-up are dropped and counted."""
+    gin.bind_parameter("alf.environments.suite_agents.load.done_condition", "all")
+    gin.bind_parameter("StatsReporter.min_interval_secs", 0.0)
+    with pursuit(ppo(), dqn(), summary_interval=1) as trainer:
+        trainer.initialize()
+        chaser = next(p for p in trainer.algorithm._parts if p.name == "chaser")
+        trainer.act(EnvironmentSteps(10 * COLLECTED))
+        # Those of the last collecting: at most one of each of twelve streams.
+        assert chaser.processor.ready <= 12
+        trainer.train_and_act(TrainingSteps(1))
+        dropped = chaser.dropped_steps
+        # Ten segments of four steps and twelve streams were collected; all but one each is gone.
+        assert dropped > 7 * 4 * 12
+    with open(tmp_path / "run" / "train" / "stats.csv", encoding="utf-8") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert float(last["Metrics/chaser/DroppedSteps"]) == dropped
+    assert float(last["Metrics/runner/DroppedSteps"]) == 0.0
+    assert float(last["Replay/runner/transitions"]) == trainer.algorithm.by_name["runner"].exp_replayer.total_steps
+    assert "Replay/chaser/transitions" not in last
