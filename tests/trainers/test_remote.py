@@ -139,7 +139,7 @@ def test_a_fresh_process_makes_the_same_of_the_text(tmp_path, monkeypatch):
 
 
 @gin.configurable(module="test_remote")
-def gin_leaf(value=None, other=None):
+def worker_leaf(value=None, other=None):
     return value, other
 
 
@@ -161,16 +161,16 @@ def test_values_survive_the_text(value, other):
     from alf.utils.gin_text import config_text, modules_in_use, take_over
 
     gin.clear_config()
-    gin.bind_parameter("test_remote.gin_leaf.value", value)
-    gin.bind_parameter("deep/inside/gin_leaf.other", other)
+    gin.bind_parameter("test_remote.worker_leaf.value", value)
+    gin.bind_parameter("deep/inside/worker_leaf.other", other)
     gin.bind_parameter(("own_macro", "gin.macro", "value"), other)
     text, modules = config_text(), modules_in_use()
-    assert modules == [gin_leaf.__module__]
+    assert modules == [worker_leaf.__module__]
     gin.clear_config()
     take_over(text, modules)
-    assert gin_leaf() == (value, None)
+    assert worker_leaf() == (value, None)
     with gin.config_scope("deep/inside"):
-        assert gin_leaf() == (value, other)
+        assert worker_leaf() == (value, other)
     assert gin.query_parameter("%own_macro") == other
     assert config_text() == text
 
@@ -182,9 +182,9 @@ def test_what_no_text_can_say_is_an_error(small_config):
 
 
 def test_what_the_script_itself_defines_is_an_error(small_config, monkeypatch):
-    gin.bind_parameter("gin_leaf.value", 1)
-    monkeypatch.setattr(gin.config._REGISTRY["test_remote.gin_leaf"].wrapped, "__module__", "__main__")
-    with pytest.raises(GinConfigError, match="gin_leaf is defined in the script that was started"):
+    gin.bind_parameter("worker_leaf.value", 1)
+    monkeypatch.setattr(gin.config._REGISTRY["test_remote.worker_leaf"].wrapped, "__module__", "__main__")
+    with pytest.raises(GinConfigError, match="worker_leaf is defined in the script that was started"):
         remote.worker_settings(small_config(AsyncOffPolicyTrainer), 1, 0)
 
 
@@ -214,7 +214,7 @@ def settings(small_config):
 
 
 def test_the_learners_own_process_keeps_its_configuration_and_generators(settings):
-    gin.bind_parameter("gin_leaf.value", 3)
+    gin.bind_parameter("worker_leaf.value", 3)
     before = gin.config_str(), random.getstate(), np.random.get_state()[1].tolist()
     driver = remote.make_driver(0, 0, **settings)
     driver.stop()
