@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from benchmarks import _machine, _scale_model, _setup
 
-T, B, Q = 32, 64, 4
+T, B, Q = 64, 256, 4
 # One pass over the data: it is collecting and the way to the learner that are measured.
 ITERATION = {"num_updates": 1, "mini_batch_size": 64}
 NODES = 3
