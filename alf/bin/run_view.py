@@ -18,6 +18,7 @@ from alf.metrics.time_shares import TimeShares
 from alf.trainers.run_index import INDEX_FILE, Record, RunIndex
 from alf.trainers.run_lock import LOCK_FILE, holder_of
 from alf.trainers.worker_table import read_workers
+from alf.utils.files import read_object
 
 STATS_FILE = os.path.join("train", "stats.jsonl")
 CONFIG_FILE = "configured.gin"
@@ -100,18 +101,13 @@ def _checkpoint(root_dir: str, record: Record, problems: list[str]) -> dict[str,
 def _lock(root_dir: str, problems: list[str]) -> dict[str, Any]:
     """Who holds the run, and whether that process is alive; {} when nobody does."""
     path = os.path.join(root_dir, LOCK_FILE)
+    data = read_object(path, problems, "lock of a run", "it is not known whether the run is alive")
+    if data is None:
+        return {}
     try:
         age = max(0.0, time.time() - os.path.getmtime(path))
-        with open(path, encoding="utf-8") as f:
-            data = json.load(f)
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as e:
-        problems.append(f"{path} cannot be read ({type(e).__name__}), so it is not known whether the run is alive.")
-        return {}
-    if not isinstance(data, dict):
-        problems.append(f"{path} is no lock of a run.")
-        return {}
+        return {}  # released since
     alive = holder_of(root_dir) is not None
     return {"pid": data.get("pid"), "host": data.get("host"), "heartbeat_age_secs": age, "alive": alive}
 

@@ -66,17 +66,18 @@ class RemoteCollection:
         """
         self._workers = workers
         self._envs = envs
+        self._algorithm = algorithm
+        self._coord = coord
         self._store = store
         self._pacer = pacer
         self._queue = queue
+        self._unroll_length = unroll_length
         self._threads: list[DriverThread] = []
-        self._make_pump = lambda: PumpThread(
-            "alf-pump", coord, workers, Unpacker(algorithm, envs[0].batch_size, unroll_length), queue
-        )
 
     def make_threads(self) -> list[DriverThread]:
         """See `Collection`; the workers begin."""
-        self._threads.append(self._make_pump())
+        unpack = Unpacker(self._algorithm, self._envs[0].batch_size, self._unroll_length)
+        self._threads.append(PumpThread("alf-pump", self._coord, self._workers, unpack, self._queue))
         self._workers.start(*self._acting(self._store.latest()))
         return self._threads
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alf.utils.files import write_atomically
+from alf.utils.files import read_object, write_atomically
 
 WORKERS_FILE = os.path.join("train", "workers.json")
 
@@ -59,15 +59,10 @@ def read_workers(root_dir: str, problems: list[str]) -> dict[str, Any]:
       problems: gets a sentence when the table cannot be read.
     """
     path = os.path.join(root_dir, WORKERS_FILE)
-    try:
-        with open(path, encoding="utf-8") as f:
-            found = json.load(f)
-    except FileNotFoundError:
+    found = read_object(path, problems, "table of workers", "nothing is known of the workers")
+    if found is None:
         return {}
-    except (OSError, ValueError, RecursionError) as e:
-        problems.append(f"{path} cannot be read ({type(e).__name__}), so nothing is known of the workers.")
-        return {}
-    rows = found.get("workers") if isinstance(found, dict) else None
+    rows = found.get("workers")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         problems.append(f"{path} is no table of workers.")
         return {}

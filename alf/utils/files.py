@@ -1,10 +1,12 @@
-"""Writing files so that a crash at any instant leaves the old or the new one, never half of one."""
+"""Files that a crash at any instant leaves old or new, never half of one, and that are read whatever state they are in."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import urllib.parse
+from typing import Any
 
 
 def write_atomically(path: str, text: str) -> None:
@@ -31,6 +33,29 @@ def write_atomically(path: str, text: str) -> None:
             os.remove(partial)
         raise
     sync(directory)
+
+
+def read_object(path: str, problems: list[str], what: str, so: str) -> dict[str, Any] | None:
+    """The JSON object in a file; None when there is no such file, or it holds something else.
+
+    Args:
+      path: of the file.
+      problems: gets a sentence when the file is there and is not what it should be.
+      what: it should be, for that sentence: "table of workers".
+      so: what follows from a file that cannot be read: "nothing is known of the workers".
+    """
+    try:
+        with open(path, encoding="utf-8") as f:
+            found = json.load(f)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as e:
+        problems.append(f"{path} cannot be read ({type(e).__name__}), so {so}.")
+        return None
+    if not isinstance(found, dict):
+        problems.append(f"{path} is no {what}.")
+        return None
+    return found
 
 
 def sync(path: str) -> None:

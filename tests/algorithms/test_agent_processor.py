@@ -66,10 +66,10 @@ def _time_step(rows: list[dict[str, int]], streams: np.ndarray) -> ActionTimeSte
     )
 
 
-def _batches(count: int, streams: int, length: int, seed: int):
-    """Batches [T', R] of all streams with their bootstraps, and each stream's own steps in order."""
+def _batches(count: int, streams: int, length: int, seed: int, slot_class: type[Stream] = Stream):
+    """Batches [T', R] of all streams with their bootstraps, each stream's own steps in order, and the rows [T'][R]."""
     rng = np.random.default_rng(seed)
-    slots = [Stream(i, rng) for i in range(streams)]
+    slots = [slot_class(i, rng) for i in range(streams)]
     ids = np.arange(streams)
     own: list[list[dict[str, int]]] = [[] for _ in slots]
     rows = [slot.row() for slot in slots]
@@ -96,6 +96,7 @@ def _batches(count: int, streams: int, length: int, seed: int):
                 bootstrap=Bootstrap(_time_step(rows, ids), np.array([[row["action"]] for row in rows], np.float32)),
             ),
             own,
+            times,
         )
 
 
@@ -111,7 +112,7 @@ def _batches(count: int, streams: int, length: int, seed: int):
 def test_every_decision_step_comes_out_once_in_its_stream_and_in_order(streams, length, arriving, batch, apart, seed):
     processor = AgentProcessor(length)
     found: list[list[dict[str, float]]] = [[] for _ in range(streams)]
-    for exp, own in _batches(12, streams, arriving, seed):
+    for exp, own, _ in _batches(12, streams, arriving, seed):
         processor.add(exp, streams)
         if apart:
             taken = processor.take_apart()
@@ -167,7 +168,7 @@ def test_what_follows_a_gap_is_not_joined_to_what_was_before():
     """A batch that a driver dropped: the open steps before it are dropped and counted, nothing is made up."""
     processor = AgentProcessor(4)
     found: list[list[dict[str, float]]] = [[] for _ in range(3)]
-    for i, (exp, _) in enumerate(_batches(10, 3, 5, 1)):
+    for i, (exp, _, _) in enumerate(_batches(10, 3, 5, 1)):
         if i == 4:
             held = processor.held_steps - 4 * processor.ready
             continue
@@ -186,7 +187,7 @@ def test_what_follows_a_gap_is_not_joined_to_what_was_before():
 def test_memory_does_not_grow_with_the_agents_seen():
     processor = AgentProcessor(8)
     sizes = set()
-    for exp, _ in _batches(200, 4, 16, 3):
+    for exp, _, _ in _batches(200, 4, 16, 3):
         processor.add(exp, 4)
         processor.take_apart()
         sizes.add(sum(x.nbytes for x in processor._held))
@@ -214,25 +215,8 @@ class CutStream(Stream):
 
 def _cut_batches(count: int, streams: int, length: int, seed: int):
     """As `_batches`, with which steps [T', R] are cuts; each stream's own steps tell it too."""
-    rng = np.random.default_rng(seed)
-    slots = [CutStream(i, rng) for i in range(streams)]
-    ids = np.arange(streams)
-    own: list[list[dict[str, int]]] = [[] for _ in slots]
-    rows = [slot.row() for slot in slots]
-    for _ in range(count):
-        times = []
-        for _ in range(length):
-            times.append(rows)
-            for steps, row in zip(own, rows, strict=True):
-                steps += [row] if row["step_type"] != IDLE else []
-            for slot in slots:
-                slot.advance()
-            rows = [slot.row() for slot in slots]
-        stacked = ActionTimeStep(*(np.stack(x) for x in zip(*(_time_step(r, ids) for r in times), strict=True)))
-        action = np.array([[row["action"] for row in r] for r in times])
-        after = Bootstrap(_time_step(rows, ids), ())
-        exp = Experience(*stacked, action=action, policy_version=np.zeros_like(action), bootstrap=after)
-        yield exp, np.array([[bool(row["cut"]) for row in r] for r in times]), own
+    for exp, own, times in _batches(count, streams, length, seed, CutStream):
+        yield exp, np.array([[bool(row["cut"]) for row in rows] for rows in times]), own
 
 
 def _episodes(own: list[dict[str, int]]) -> list[tuple[list[int], bool]]:

@@ -35,6 +35,17 @@ def make_worker(mode: str = "async", first_stream: int = 0) -> AsyncOffPolicyDri
     )
 
 
+def one_segment() -> tuple[AsyncOffPolicyDriver, WireSegment]:
+    """A segment, and the stopped driver that it is of."""
+    worker = make_worker()
+    try:
+        worker.start()
+        wire = worker.next_segment(30)
+    finally:
+        worker.stop()
+    return worker, wire
+
+
 class Drivers:
     """A source of segments that takes them in turns from drivers of this process."""
 
@@ -134,12 +145,7 @@ def test_weights_travel_and_stamp_the_steps() -> None:
 
 
 def test_the_rows_of_a_segment_are_those_of_its_thread_among_all_workers() -> None:
-    worker = make_worker()
-    try:
-        worker.start()
-        wire = worker.next_segment(30)
-    finally:
-        worker.stop()
+    worker, wire = one_segment()
     entry: LogEntry = Unpacker(worker.algorithm, B, T)(wire._replace(thread=9))
     exp = entry.segment.experience
     assert entry.thread == 9
@@ -148,12 +154,7 @@ def test_the_rows_of_a_segment_are_those_of_its_thread_among_all_workers() -> No
 
 
 def test_a_segment_of_another_configuration_is_told() -> None:
-    worker = make_worker()
-    try:
-        worker.start()
-        wire = worker.next_segment(30)
-    finally:
-        worker.stop()
+    worker, wire = one_segment()
     with pytest.raises(ValueError, match=r"does not fit the learner's algorithm .*same configuration"):
         Unpacker(worker.algorithm, B, T + 1)(wire)
     with pytest.raises(ValueError, match="does not fit the learner's algorithm"):
