@@ -15,6 +15,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, Nest
 from alf.environments.agents import Slots
 from alf.replay.uniform_replay import UniformReplay
+from alf.utils.tracing import Traced
 
 
 class Part:
@@ -43,9 +44,7 @@ class Part:
         self._processor = AgentProcessor(1)
         # What processors before this one have dropped.
         self._dropped_before = 0
-        self._rows = {
-            stored: tf.function(functools.partial(self._rows_of, stored), autograph=False) for stored in (True, False)
-        }
+        self._rows = {stored: Traced(functools.partial(self._rows_of, stored)) for stored in (True, False)}
 
     def _rows_of(self, with_state: bool, exp: Experience) -> Experience:
         return experience_of(exp, self.name, self.slots.count, with_state)

@@ -23,6 +23,7 @@ from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep, StepType, TimeStep
 from alf.drivers.policy_store import check_reads_no_variable, reading
 from alf.utils.common import add_outer_dims, broadcast_mask, reset_state_at_first
+from alf.utils.tracing import Concrete
 
 # The three numbers of a step, stacked in one float32 array [3, B] on the way through the graph.
 _STEP_TYPE, _REWARD, _DISCOUNT = 0, 1, 2
@@ -356,16 +357,7 @@ def zero_at_first(action: Nest, step_type: tf.Tensor) -> Nest:
     return tf.nest.map_structure(lambda a: tf.where(broadcast_mask(first, a), tf.zeros_like(a), a), action)
 
 
-def _concrete(function: Callable[..., Any], *specs: Nest) -> Callable[..., Any]:
-    """`function` traced for tensors of `specs`, which callers must give: they are not checked again at every call.
-
-    TensorFlow's own call compares each of some thirty tensors with its spec, in Python: a third of the time of a step that
-    is acted outside the graph.
-    """
-    concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-    check_reads_no_variable(concrete)
-    flat = tf.nest.flatten(specs)
-    given = concrete.inputs[: len(flat)]
-    assert [(x.shape, x.dtype) for x in given] == [(s.shape, s.dtype) for s in flat], "inputs are in another order"
-    captured = concrete.captured_inputs
-    return lambda *args: concrete._call_flat(tf.nest.flatten(args), captured)
+def _concrete(function: Callable[..., Any], *specs: Nest) -> Concrete:
+    traced = Concrete(function, *specs)
+    check_reads_no_variable(traced)
+    return traced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -81,21 +82,26 @@ class GroupedRows(BatchWrapper):
         return self._grouped(self._env.reset(), ts.StepType.FIRST)
 
     def _step(self, action: Any) -> ts.TimeStep:
-        rows = tf.nest.map_structure(lambda a: np.reshape(a, (-1, *a.shape[2:])), action[self._behavior])
+        rows = _map(lambda a: np.reshape(a, (-1, *a.shape[2:])), action[self._behavior])
         return self._grouped(self._env.step(rows), ts.StepType.MID)
 
     def _grouped(self, rows: ts.TimeStep, step_type: np.ndarray) -> ts.TimeStep:
-        slots = tf.nest.map_structure(lambda x: x.reshape(-1, self._count, *x.shape[1:]), rows)
+        groups = (self.batch_size, self._count)
+        reward = rows.reward.reshape(groups)
         fields = {
-            STEP_TYPE: slots.step_type,
-            REWARD: slots.reward,
-            DISCOUNT: slots.discount,
-            OBSERVATION: slots.observation,
+            STEP_TYPE: rows.step_type.reshape(groups),
+            REWARD: reward,
+            DISCOUNT: rows.discount.reshape(groups),
+            OBSERVATION: _map(lambda x: x.reshape(*groups, *x.shape[1:]), rows.observation),
         }
         observation = {self._behavior: fields}
         if self._count == 1:
-            return rows._replace(observation=observation)
-        batch = self.batch_size
+            return ts.TimeStep(rows.step_type, rows.reward, rows.discount, observation)
         return ts.TimeStep(
-            np.full(batch, step_type, np.int32), slots.reward.sum(1), np.ones(batch, np.float32), observation
+            np.full(groups[0], step_type, np.int32), reward.sum(1), np.ones(groups[0], np.float32), observation
         )
+
+
+def _map(function: Callable[[np.ndarray], np.ndarray], nest: Any) -> Any:
+    """`tf.nest.map_structure`, which takes as long as half a step of CartPole, where there is a structure."""
+    return function(nest) if isinstance(nest, np.ndarray) else tf.nest.map_structure(function, nest)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-import functools
 
 import gin
 import tensorflow as tf
 
 from alf.data_structures import Experience
+from alf.utils.tracing import Traced
 
 
 class ReplayTooSmallError(ValueError):
@@ -45,7 +45,6 @@ class ExperienceReplayer(tf.Module, abc.ABC):
         """B' of what `replay_all` would return now."""
 
 
-@functools.partial(tf.function, autograph=False)
 def _batch_major(exp: Experience) -> Experience:
     """[Q, T, B, ...] to [Q*B, T, ...], the bootstrap [Q, B, ...] to [Q*B, ...]."""
 
@@ -66,6 +65,9 @@ class _Held:
 
     exp: Experience | None = None
 
+    def __init__(self) -> None:
+        self.batch_major = Traced(_batch_major)
+
 
 @gin.configurable(module="alf")
 class OnetimeExperienceReplayer(ExperienceReplayer):
@@ -81,7 +83,7 @@ class OnetimeExperienceReplayer(ExperienceReplayer):
     def replay_all(self) -> Experience:
         if self._held.exp is None:
             raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
-        return _batch_major(self._held.exp)
+        return self._held.batch_major(self._held.exp)
 
     def clear(self) -> None:
         self._held.exp = None
@@ -103,7 +105,6 @@ class CyclicOneTimeExperienceReplayer(OnetimeExperienceReplayer):
     """
 
 
-@functools.partial(tf.function, autograph=False)
 def stack_segments(segments: list[Experience]) -> Experience:
     """Q segments [T, B, ...] as one batch [Q, T, B, ...], bootstraps [B, ...] included."""
     return tf.nest.map_structure(lambda *x: x[0][tf.newaxis] if len(x) == 1 else tf.stack(x), *segments)
