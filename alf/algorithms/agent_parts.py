@@ -37,7 +37,7 @@ def total_loss(rl: LossInfo, parts: Sequence[LossInfo]) -> LossInfo:
     """The RL algorithm's loss with the scalar losses of the parts, each counted once.
 
     Raises:
-      ValueError: a part has a loss per row, which would be weighted like the RL algorithm's.
+      ValueError: a part has a loss per row, which would be weighted like the RL algorithm's, or two report by one name.
     """
     scalar: Any = rl.scalar_loss
     extra = dict(rl.extra) if rl.extra else {}
@@ -46,7 +46,10 @@ def total_loss(rl: LossInfo, parts: Sequence[LossInfo]) -> LossInfo:
             raise ValueError("The parts of an Agent give their loss as LossInfo.scalar_loss, not as loss.")
         if isinstance(loss.scalar_loss, tf.Tensor):
             scalar = loss.scalar_loss + scalar if isinstance(scalar, tf.Tensor) else loss.scalar_loss
-        extra.update(loss.extra or {})
+        reported = loss.extra or {}
+        if twice := extra.keys() & reported.keys():
+            raise ValueError(f"Two parts of an Agent report {sorted(twice)}: give them different names.")
+        extra.update(reported)
     return rl._replace(scalar_loss=scalar, extra=extra or rl.extra)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.predictions import outputs_of
+from alf.algorithms.stored_steps import time_steps_of
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network
 from alf.replay.dataset import DatasetReplayer, Steps, read_dataset, sequences
@@ -82,18 +83,10 @@ class BcAlgorithm(OffPolicyAlgorithm):
 
     def _experience_of(self, steps: Steps) -> Experience:
         """The steps [N, ...], transformed."""
-        count = len(steps.step_type)
+        time_step = self.transform_timestep(time_steps_of(steps))
         action = tf.nest.map_structure(tf.constant, steps.action)
-        time_step = ActionTimeStep(
-            step_type=tf.constant(steps.step_type),
-            reward=tf.constant(steps.reward),
-            discount=tf.constant(steps.discount),
-            observation=tf.nest.map_structure(tf.constant, steps.observation),
-            prev_action=tf.nest.map_structure(lambda a: tf.concat([tf.zeros_like(a[:1]), a[:-1]], 0), action),
-            env_id=tf.zeros([count], tf.int32),
-        )
-        time_step = self.transform_timestep(time_step)
-        return Experience(**time_step._asdict(), action=action, policy_version=tf.zeros([count], tf.int64))
+        version = tf.zeros_like(time_step.step_type, tf.int64)
+        return Experience(**time_step._asdict(), action=action, policy_version=version)
 
     def _act(self, inputs: Any, state: Nest) -> tuple[Nest, Nest]:
         state = () if is_stateless(self._train_state_spec) else state

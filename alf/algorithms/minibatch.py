@@ -87,17 +87,9 @@ def with_last_row(sampled: Experience, preprocess: Callable[[Experience], Experi
     row = _bootstrap_row(done)._replace(
         action=_row(last.action), state=_row(last.state), policy_version=_row(last.policy_version)
     )
-    if _same_structure(done.rollout_info, last.rollout_info):
+    if nest_utils.same_structure(done.rollout_info, last.rollout_info):
         row = row._replace(rollout_info=_row(last.rollout_info))
     return tf.nest.map_structure(lambda x, r: tf.concat([x, r], 1), done._replace(bootstrap=()), row), True
-
-
-def _same_structure(one: Nest, other: Nest) -> bool:
-    try:
-        tf.nest.assert_same_structure(one, other)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def cut(experience: Experience, length: int) -> tuple[Experience, bool]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -26,10 +27,12 @@ def get_predictions(
 
     Args:
       algorithm: with the weights that are asked.
-      observations: nest of [B, ...], as the environment gives them.
+      observations: as the environment gives them: a nest of [B, ...]; or one, without the axis B; or a list of B of them.
+        Fields that the algorithm does not observe are left out.
       kind: what is asked for: "value", "q_values", "action_probabilities" or "embedding", as far as the algorithm has
         them. Where it has several of a kind, they are called "q_values/0", "q_values/1" and so on.
-      state: nest as `train_state_spec` [B, ...], the recurrent state before the step; zeros by default.
+      state: nest as `train_state_spec` [B, ...], the recurrent state before the step; zeros by default. Of one observation
+        it has no axis B, as with `step_type` and the result.
       step_type: int32 [B]; FIRST by default, at which the state counts as zero.
 
     Returns:
@@ -37,17 +40,62 @@ def get_predictions(
       [B, ...].
 
     Raises:
-      ValueError: there is no output of this kind, or there are several; the message names what there is.
+      ValueError: observations have not all that is observed, or other shapes; or there is no output of this kind, or there
+        are several; the message names what there is.
     """
-    observations = tf.nest.map_structure(tf.convert_to_tensor, observations)
-    rows = nest_utils.get_nest_batch_size(observations)
-    time_step = zeros_from_spec(algorithm.time_step_spec, rows)._replace(
-        observation=observations,
-        step_type=tf.fill([rows], int(StepType.FIRST)) if step_type is None else tf.convert_to_tensor(step_type),
+    rows, one = _batch_of(observations, algorithm.observation_spec, algorithm.name)
+    if one:
+        state, step_type = (None if x is None else _with_axis(x) for x in (state, step_type))
+    count = nest_utils.get_nest_batch_size(rows)
+    time_step = zeros_from_spec(algorithm.time_step_spec, count)._replace(
+        observation=rows,
+        step_type=tf.fill([count], int(StepType.FIRST)) if step_type is None else tf.convert_to_tensor(step_type),
     )
     if state is None:
-        state = zeros_from_spec(algorithm.train_state_spec, rows)
-    return _the_only(kind, _outputs(algorithm, time_step, state), algorithm.name)
+        state = zeros_from_spec(algorithm.train_state_spec, count)
+    output = _the_only(kind, _outputs(algorithm, time_step, state), algorithm.name)
+    return output[0] if one else output
+
+
+def _batch_of(observations: Nest, spec: Nest, name: str) -> tuple[Nest, bool]:
+    """The observed fields of observations [B, ...], however they are given, and whether it was one without an axis.
+
+    Raises:
+      ValueError: they do not fit `spec`.
+    """
+    fields = _observed(observations, spec)
+    if not nest_utils.same_structure(fields, spec) and isinstance(observations, (list, tuple)) and observations:
+        each = [_batch_of(observation, spec, name) for observation in observations]
+        if all(one for _, one in each):
+            return tf.nest.map_structure(lambda *x: tf.concat(x, 0), *(rows for rows, _ in each)), False
+    if nest_utils.same_structure(fields, spec):
+        tensors = tf.nest.map_structure(lambda x, s: tf.convert_to_tensor(x, s.dtype), fields, spec)
+        pairs = list(zip(tf.nest.flatten(tensors), tf.nest.flatten(spec), strict=True))
+        if all(x.shape == s.shape for x, s in pairs):
+            return _with_axis(tensors), True
+        if all(x.shape[1:] == s.shape and x.shape.rank for x, s in pairs):
+            return tensors, False
+    raise ValueError(
+        f"{name} observes {_shapes(spec)}: give one such observation, a list of them, or a batch with an axis in front."
+    )
+
+
+def _shapes(spec: Nest) -> Any:
+    """The shapes of a nest of specs as plain lists in plain dicts and tuples."""
+    if isinstance(spec, Mapping):
+        return {key: _shapes(part) for key, part in spec.items()}
+    return tuple(map(_shapes, spec)) if isinstance(spec, (list, tuple)) else spec.shape.as_list()
+
+
+def _with_axis(one: Nest) -> Nest:
+    return tf.nest.map_structure(lambda x: tf.convert_to_tensor(x)[tf.newaxis], one)
+
+
+def _observed(observation: Nest, spec: Nest) -> Nest:
+    """What `spec` has of an observation; all of it where their structures have nothing in common."""
+    if isinstance(spec, Mapping) and isinstance(observation, Mapping) and set(spec) <= set(observation):
+        return {key: _observed(observation[key], part) for key, part in spec.items()}
+    return observation
 
 
 def _outputs(algorithm: RLAlgorithm, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:

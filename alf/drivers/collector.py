@@ -13,6 +13,7 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import TimeStep
 from alf.drivers.policy_store import Snapshot
+from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
 
@@ -57,6 +58,7 @@ class Collector:
         handles: Sequence[tf.Tensor] = (),
         stepping: str = "auto",
         should_stop: Callable[[], bool] = lambda: False,
+        teacher: Teacher | None = None,
     ) -> None:
         """Creates the collector without touching the environment.
 
@@ -68,6 +70,7 @@ class Collector:
           handles: the queues to ask an actor through; none when acting inline.
           stepping: "graph", "host", or "auto": the first steps are taken on the host and their time decides.
           should_stop: asked at each step.
+          teacher: whom the unroller asks, if anybody.
         """
         self.env = env
         self.thread = thread
@@ -81,6 +84,7 @@ class Collector:
         self._handles = tuple(handles)
         self._rng = np.random.default_rng(seed)
         self._should_stop = should_stop
+        self._teacher = teacher
         self._carry: Carry | None = None
         self._action_spec = env.action_spec()
         self._steps = 0
@@ -91,7 +95,7 @@ class Collector:
 
         Raises:
           StopUnroll: the driver is stopping.
-          Exception: what the environment raised.
+          Exception: what the environment raised, or the teacher.
         """
         self.failure = None
         if self._carry is None:
@@ -115,9 +119,12 @@ class Collector:
             self._carry = None
             if not isinstance(e, tf.errors.OpError):
                 raise
-            # What the environment raised inside the graph comes out as an error of TensorFlow.
-            if self.failure is not None:
-                raise self.failure from None
+            # What was raised inside the graph comes out as an error of TensorFlow.
+            failure = self.failure
+            if failure is None and self._teacher is not None:
+                failure = self._teacher.failures.pop(self.thread, None)
+            if failure is not None:
+                raise failure from None
             raise
         self.collect_secs += time.monotonic() - begin
         return segment

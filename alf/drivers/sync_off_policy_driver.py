@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
-import tensorflow as tf
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver, batched, check_env, restarts
 from alf.drivers.collector import Collector, driver_seeds
-from alf.drivers.policy_store import PolicyStore, Snapshot
+from alf.drivers.policy_store import PolicyStore
 from alf.drivers.queues import check_sizes
 from alf.drivers.random_policy import random_policy
 from alf.drivers.teaching import Teacher, TeacherFn
@@ -21,6 +20,7 @@ from alf.drivers.threads import feed
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy
 from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
+from alf.utils.tracing import Traced
 
 
 @gin.configurable(module="alf")
@@ -72,9 +72,10 @@ class SyncOffPolicyDriver(Driver):
             algorithm.set_seed(random_seed)
         self._store = PolicyStore(algorithm.acting_variables())
         seed = driver_seeds(random_seed, algorithm)
-        self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping)
-        self._stepping = stepping
         self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)
+        self._stacked = Traced(stack_segments)
+        self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping, teacher=self._teacher)
+        self._stepping = stepping
         self._unrollers: dict[bool, Unroller] = {}
         self._position: tuple[ActionTimeStep, Nest] | None = None
         self._steps = 0
@@ -126,24 +127,15 @@ class SyncOffPolicyDriver(Driver):
         if at_random not in self._unrollers:
             self._unrollers[at_random] = self._trace(at_random)
         snapshot = self._store.publish(int(self._algorithm.iterations))
-        segment = self._collect_segment(self._unrollers[at_random], snapshot)
+        segment = self._collector.collect(self._unrollers[at_random], snapshot)
         feed(self._metrics, self._observers, segment)
         bootstrap = segment.experience.bootstrap
         self._position = (bootstrap.time_step, bootstrap.state)
         self._steps += self._unroll_length * self._batch_size
         return segment
 
-    def _collect_segment(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
-        try:
-            return self._collector.collect(unroller, snapshot)
-        except tf.errors.OpError:
-            # What a teacher raised inside the graph comes out as an error of TensorFlow.
-            if self._teacher is not None and self._teacher.failure is not None:
-                raise self._teacher.failure from None
-            raise
-
     def _observe(self, segments: list[Segment]) -> None:
-        self._algorithm.observe(stack_segments([segment.experience for segment in segments]))
+        self._algorithm.observe(self._stacked([segment.experience for segment in segments]))
 
     def _trace(self, at_random: bool) -> Unroller:
         variables = self._store.variables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +17,18 @@ TeacherFn = Callable[[ActionTimeStep, Nest], Nest]
 
 
 class Teacher:
-    """Asks a teacher at every step, from inside of the graph."""
+    """Asks a teacher at every step, from inside of the graph; for one environment after the other.
+
+    Attributes:
+      failures: what went wrong last, by the number of the environment that asked.
+    """
 
     def __init__(self, ask: TeacherFn, action_spec: Nest) -> None:
         """Takes the teacher, and the nest of bounded specs of one action."""
         self._ask = ask
         self._action_spec = action_spec
-        self.failure: Exception | None = None
+        self._lock = threading.Lock()
+        self.failures: dict[int, Exception] = {}
 
     def policy(self, policy: Policy) -> Policy:
         """Plays what the teacher gives. What else acting gives and records is that of `policy`, at the same step.
@@ -33,7 +39,7 @@ class Teacher:
 
         def act(call: Call, time_step: ActionTimeStep, state: Nest, t: tf.Tensor) -> tuple[PolicyStep, tf.Tensor]:
             policy_step, version = policy(call, time_step, state, t)
-            inputs = (time_step, policy_step.action)
+            inputs = (call.thread, time_step, policy_step.action)
 
             def ask(*flat: np.ndarray) -> list[np.ndarray]:
                 return self._given(*tf.nest.pack_sequence_as(inputs, flat))
@@ -46,16 +52,16 @@ class Teacher:
 
         return act
 
-    def _given(self, time_step: ActionTimeStep, action: Nest) -> list[np.ndarray]:
-        self.failure = None
+    def _given(self, thread: np.ndarray, time_step: ActionTimeStep, action: Nest) -> list[np.ndarray]:
         try:
-            given = self._ask(time_step, action)
+            with self._lock:
+                given = self._ask(time_step, action)
             tf.nest.assert_same_structure(action, given)
             specs = tf.nest.flatten(self._action_spec)
             pairs = zip(specs, tf.nest.flatten(action), tf.nest.flatten(given), strict=True)
             return [_checked(spec, own, np.asarray(value)) for spec, own, value in pairs]
         except Exception as e:
-            self.failure = e
+            self.failures[int(thread)] = e
             raise
 
 

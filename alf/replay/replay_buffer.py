@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -11,6 +12,7 @@ import tensorflow as tf
 from alf.data_structures import Experience, Nest, StepType
 from alf.replay.frame_stacks import FrameStacks
 from alf.replay.stream_index import StreamIndex
+from alf.utils import nest_utils
 
 
 @gin.configurable(module="alf")
@@ -34,6 +36,8 @@ class ReplayBuffer:
         *,
         frame_stack: int = 1,
         frame_axis: int = -1,
+        store_transitions_only_when_episodes_are_terminated: bool = False,
+        before_storing: Callable[[Experience], Experience] | None = None,
     ) -> None:
         """Creates empty rings.
 
@@ -44,6 +48,11 @@ class ReplayBuffer:
           frame_stack: k: observations of rank 3 are stacks of the last k frames, of which only the newest is stored; they
             are put together again when they are read. 1 stores observations as they are.
           frame_axis: along which they are stacked, -1 or -3 for the channels of an image.
+          store_transitions_only_when_episodes_are_terminated: the steps of an episode are held from its end on, truncated
+            or not, all at once and in order; those of one that never ends are not. Until then they take their place in the
+            ring.
+          before_storing: alters what is stored: of experience with any leading axes, without a bootstrap, it gives the
+            same with other values, in TensorFlow. Step types and ids stay what they are.
 
         Raises:
           ValueError: a size is below 1, or there are no such stacks.
@@ -55,7 +64,9 @@ class ReplayBuffer:
         self.num_environments, self.max_length = num_environments, max_length
         self._spec = data_spec._replace(bootstrap=())
         self._frames = FrameStacks(frame_stack, frame_axis, self._spec)
-        self.index = StreamIndex(num_environments, max_length, frame_stack - 1)
+        self._until_ends = store_transitions_only_when_episodes_are_terminated
+        self._before_storing = before_storing
+        self.index = StreamIndex(num_environments, max_length, frame_stack - 1, self._until_ends)
         with tf.device("/cpu:0"):
             self._storage = [_ring(num_environments * max_length, s) for s in self._frames.stored_specs()]
         # Which rows hold the end of an episode.
@@ -72,6 +83,11 @@ class ReplayBuffer:
     def stored_specs(self) -> list[tf.TensorSpec]:
         """Specs of the leaves of one step as they are stored, flat."""
         return self._frames.stored_specs()
+
+    @property
+    def waits_for_ends(self) -> bool:
+        """Whether steps are held from the end of their episode on only."""
+        return self._until_ends
 
     @property
     def num_episodes(self) -> int:
@@ -108,16 +124,18 @@ class ReplayBuffer:
         self._check_ids(ids)
         queue, time = exp.step_type.shape[:2]
         first_rows = [np.asarray(x)[:, 0] for x in tf.nest.flatten(_time_step(exp))]
-        last_types = np.asarray(exp.step_type)[:, -1]
+        step_types = np.asarray(exp.step_type)
         steps = np.empty((queue, time, ids.shape[1]), np.int64)
         for q in range(queue):
             continues = self._continues(ids[q], [x[q] for x in first_rows])
             steps[q] = self.index.append(ids[q], time, continues) + np.arange(time)[:, np.newaxis]
-            self._expect(ids[q], exp.bootstrap, q, last_types[q])
+            self._expect(ids[q], exp.bootstrap, q, step_types[q, -1])
+            if self._until_ends:
+                self._commit(ids[q], steps[q], step_types[q] == StepType.LAST)
         streams = np.broadcast_to(ids[:, np.newaxis], steps.shape)
         rows = self.index.rows(streams, steps)
         alive = steps >= self.index.oldest[streams]
-        self._ends[rows[alive]] = (np.asarray(exp.step_type) == StepType.LAST)[alive]
+        self._ends[rows[alive]] = (step_types == StepType.LAST)[alive]
         exp = exp._replace(bootstrap=())
         self._frames.check(exp)
         if alive.all():
@@ -126,6 +144,12 @@ class ReplayBuffer:
             kept = np.flatnonzero(alive)
             flat = tf.nest.map_structure(lambda x: tf.gather(tf.reshape(x, [-1, *x.shape[3:]]), kept), exp)
             self._write(rows.reshape(-1)[kept], flat)
+
+    def _commit(self, streams: np.ndarray, steps: np.ndarray, ends: np.ndarray) -> None:
+        """Has the index hold the episodes [T, B] that have ended."""
+        ended = np.flatnonzero(ends.any(0))
+        last = len(ends) - 1 - np.argmax(ends[::-1, ended], 0)
+        self.index.commit(streams[ended], steps[last, ended] + 1)
 
     def _check_ids(self, ids: np.ndarray) -> None:
         if ids.min() < 0 or ids.max() >= self.num_environments:
@@ -170,6 +194,8 @@ class ReplayBuffer:
 
     def _scatter(self, rows: tf.Tensor, exp: Experience) -> None:
         flat = tf.reshape(rows, [-1])
+        if self._before_storing is not None:
+            exp = _altered(self._before_storing, exp)
         tf.nest.assert_same_structure(exp, self._spec)
         for variable, x in zip(self._storage, self._frames.stored(exp), strict=True):
             variable.scatter_update(tf.IndexedSlices(tf.reshape(x, [-1, *variable.shape[1:]]), flat))
@@ -236,10 +262,16 @@ class ReplayBuffer:
         Raises:
           ValueError: there are none, or streams hold different numbers of steps, or a gap.
         """
-        if self._frames.size > 1:
-            raise ValueError(
-                "Training on the whole replay buffer needs ReplayBuffer.frame_stack=1, or exp_replayer='one_time'."
-            )
+        settings = {
+            "frame_stack=1": self._frames.size > 1,
+            "store_transitions_only_when_episodes_are_terminated=False": self._until_ends,
+            "before_storing=None": self._before_storing is not None,
+        }
+        for needed, missing in settings.items():
+            if missing:
+                raise ValueError(
+                    f"Training on the whole replay buffer needs ReplayBuffer.{needed}, or exp_replayer='one_time'."
+                )
         runs = self.index.runs()
         sizes = runs[:, 2] - runs[:, 1]
         if not len(runs):
@@ -260,6 +292,20 @@ class ReplayBuffer:
 def _time_step(exp: Experience) -> tuple[Nest, ...]:
     """The fields that a time step has too, in its order."""
     return (exp.step_type, exp.reward, exp.discount, exp.observation, exp.prev_action, exp.env_id)
+
+
+def _altered(alter: Callable[[Experience], Experience], exp: Experience) -> Experience:
+    """What `alter` makes of experience; ValueError when that is of other specs."""
+    altered = alter(exp)
+    if not nest_utils.same_structure(exp, altered) or _specs(exp) != _specs(altered):
+        raise ValueError(
+            f"ReplayBuffer.before_storing made {altered} of {exp}: fields, shapes and dtypes must stay what they are."
+        )
+    return altered._replace(step_type=exp.step_type, env_id=exp.env_id)
+
+
+def _specs(exp: Experience) -> list[tuple[tf.DType, tf.TensorShape]]:
+    return [(x.dtype, x.shape) for x in map(tf.convert_to_tensor, tf.nest.flatten(exp))]
 
 
 def _read(variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:

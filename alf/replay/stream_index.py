@@ -12,19 +12,23 @@ class StreamIndex:
     that follow each other without a gap make a run. Sequences are taken from inside of a run.
     """
 
-    def __init__(self, num_streams: int, max_length: int, history: int = 0) -> None:
+    def __init__(self, num_streams: int, max_length: int, history: int = 0, until_committed: bool = False) -> None:
         """Creates the index of empty rings.
 
         Args:
           num_streams: E.
           max_length: C, steps that a stream keeps.
           history: steps of the same run that a sequence needs before its first one.
+          until_committed: steps lie in their rows from `append` on, and are held, as far as runs and sequences go, from
+            `commit` on only; those of a run that is broken off before never are.
         """
         self.num_streams = num_streams
         self.max_length = max_length
         self.history = history
         self._count = np.zeros(num_streams, np.int64)
         self._open = np.zeros(num_streams, np.int64)
+        # Of the run that goes on, the step after the last one that is held: mostly all that were written are.
+        self._held = np.zeros(num_streams, np.int64) if until_committed else self._count
         # Runs that go on no more: stream, first step, the step after the last.
         self._closed = np.zeros((0, 3), np.int64)
         # The starts of this moment, by length.
@@ -53,26 +57,32 @@ class StreamIndex:
         """
         self._starts.clear()
         first = self._count[streams]
-        broken = streams[~continues & (first > self._open[streams])]
+        begun = streams[~continues]
+        broken = begun[self._held[begun] > self._open[begun]]
         if len(broken):
-            ended = np.stack([broken, self._open[broken], self._count[broken]], 1)
+            ended = np.stack([broken, self._open[broken], self._held[broken]], 1)
             self._closed = np.concatenate([self._closed, ended])
-        self._open[streams[~continues]] = first[~continues]
+        self._open[begun] = self._held[begun] = self._count[begun]
         self._count[streams] = first + steps
         if len(self._closed):
             self._closed = self._closed[self._closed[:, 2] > self.oldest[self._closed[:, 0]]]
         return first
 
+    def commit(self, streams: np.ndarray, end: np.ndarray) -> None:
+        """Holds the steps of some streams up to those before `end`, int64 [n]; an earlier end changes nothing."""
+        self._starts.clear()
+        self._held[streams] = np.maximum(self._held[streams], end)
+
     def clear(self) -> None:
         """Forgets all steps; numbering goes on."""
         self._starts.clear()
-        self._open[:] = self._count
+        self._open[:] = self._held[:] = self._count
         self._closed = self._closed[:0]
 
     def runs(self) -> np.ndarray:
         """int64 [R, 3]: stream, first step and the step after the last of what is held, in order."""
         streams = np.arange(self.num_streams)
-        runs = np.concatenate([self._closed, np.stack([streams, self._open, self._count], 1)])
+        runs = np.concatenate([self._closed, np.stack([streams, self._open, self._held], 1)])
         runs[:, 1] = np.maximum(runs[:, 1], self.oldest[runs[:, 0]])
         runs = runs[runs[:, 2] > runs[:, 1]]
         return runs[np.lexsort((runs[:, 1], runs[:, 0]))] if len(self._closed) else runs
@@ -91,13 +101,14 @@ class StreamIndex:
         return streams * self.max_length + steps % self.max_length
 
     def state(self) -> dict[str, np.ndarray]:
-        """What `load` takes."""
-        return {"count": self._count.copy(), "open": self._open.copy(), "closed": self._closed.copy()}
+        """What `load` takes; every run counts as ended."""
+        return {"count": self._count.copy(), "open": self._count.copy(), "closed": self.runs()}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Takes over the state of an index of as many streams; where this one holds less, the oldest steps go."""
         self._starts.clear()
         self._count[:], self._open[:] = state["count"], state["open"]
+        self._held[:] = self._count
         closed = state["closed"].reshape(-1, 3).astype(np.int64)
         self._closed = closed[closed[:, 2] > self.oldest[closed[:, 0]]]
 

@@ -47,7 +47,7 @@ def reset_state_at_first(state: Nest, step_type: tf.Tensor) -> Nest:
     )
 
 
-def add_outer_dims(nested_spec: Nest, dims: Iterable[int]) -> Nest:
+def add_outer_dims(nested_spec: Nest, dims: Iterable[int | None]) -> Nest:
     """`nested_spec` as plain TensorSpecs with `dims` put before every shape."""
     outer = list(dims)
     return tf.nest.map_structure(lambda s: tf.TensorSpec(outer + s.shape.as_list(), s.dtype), nested_spec)

@@ -218,6 +218,15 @@ def get_nest_batch_size(nest: Nest, dtype: tf.DType | None = None) -> Any:
     return static if static is not None else tf.shape(leaf)[0]
 
 
+def same_structure(one: Nest, other: Nest) -> bool:
+    """Whether two nests have the same structure."""
+    try:
+        tf.nest.assert_same_structure(one, other)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
 def find_field(nest: Nest, name: str, ignore_empty: bool = True) -> list[Any]:
     """All values called `name` in a nest of dicts, namedtuples, lists and tuples.
 

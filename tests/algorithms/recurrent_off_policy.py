@@ -18,8 +18,14 @@ CONTINUOUS = ("sac", "ddpg", "td3")
 DISCRETE = ("discrete_sac", "dqn")
 
 
-def make(name: str, obs: Any, act: Any, gamma: float = 0.9, size: int = 4, lr: float = 1e-2, **kw: Any) -> Any:
-    """The algorithm `name` whose networks all have an LSTM of `size`, for specs of an observation and an action."""
+def make(
+    name: str, obs: Any, act: Any, gamma: float = 0.9, size: int = 4, lr: float = 1e-2, seen: Any = None, **kw: Any
+) -> Any:
+    """The algorithm `name` whose networks all have an LSTM of `size`, for specs of an observation and an action.
+
+    Networks of discrete actions see `seen` of an observation, all of it by default.
+    """
+    seen = obs if seen is None else seen
     sizes = {"input_fc_layer_params": (size,), "lstm_size": (size,), "output_fc_layer_params": None}
     loss = {"critic_loss": OneStepTDLoss(gamma)}
     two = {"actor_optimizer": adam(lr), "critic_optimizer": adam(lr), **loss}
@@ -38,8 +44,9 @@ def make(name: str, obs: Any, act: Any, gamma: float = 0.9, size: int = 4, lr: f
             return SacAlgorithm(obs, act, actor, critic, **{**two, "alpha_optimizer": adam(lr), **kw})
         actor = actor_rnn_network.ActorRnnNetwork(obs, act, **sizes)
         return (DdpgAlgorithm if name == "ddpg" else Td3Algorithm)(obs, act, actor, critic, **{**two, **kw})
-    q = q_rnn_network.QRnnNetwork(obs, act, **sizes)
+    q = q_rnn_network.QRnnNetwork(seen, act, **sizes)
     if name == "discrete_sac":
-        return SacAlgorithm(obs, act, distribution(obs, act, **sizes), q, **{**two, "alpha_optimizer": adam(lr), **kw})
+        actor = distribution(seen, act, **sizes)
+        return SacAlgorithm(obs, act, actor, q, **{**two, "alpha_optimizer": adam(lr), **kw})
     assert name == "dqn"
     return DqnAlgorithm(obs, act, q, **{**loss, "optimizer": adam(lr), "target_update_period": 10, **kw})

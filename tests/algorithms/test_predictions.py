@@ -112,3 +112,76 @@ def test_a_cloned_policy_has_probabilities() -> None:
     algorithm = BcAlgorithm(OBS, CHOICE, feed_forward(OBS, CHOICE)[0], dataset=steps, optimizer=adam(1e-3))
     expected = softmax(call(algorithm._actor_network).logits)
     np.testing.assert_allclose(get_predictions(algorithm, X, "action_probabilities"), expected, atol=1e-6)
+
+
+# ---- one, a list, a batch ----
+
+
+def test_one_observation_a_list_or_a_batch() -> None:
+    algorithm = actor_critic()
+    batch = get_predictions(algorithm, X, "action_probabilities").numpy()
+    assert batch.shape == (5, 3)
+    for given in ([*X], tuple(X), [tf.constant(x) for x in X], X.astype(np.float64)):
+        np.testing.assert_allclose(get_predictions(algorithm, given, "action_probabilities"), batch, atol=1e-6)
+    for i, x in enumerate(X):
+        one = get_predictions(algorithm, x, "action_probabilities")
+        assert one.shape == [3]
+        np.testing.assert_allclose(one, batch[i], atol=1e-6)
+        assert get_predictions(algorithm, x, "value").shape == []
+        np.testing.assert_allclose(get_predictions(algorithm, [x], "action_probabilities"), batch[i : i + 1], atol=1e-6)
+
+
+def test_one_observation_in_a_state() -> None:
+    algorithm = ActorCriticAlgorithm(OBS, CHOICE, *recurrent(OBS, CHOICE), optimizer=adam(1e-3))
+    rs = np.random.RandomState(1)
+    state = tf.nest.map_structure(
+        lambda s: tf.constant(rs.normal(size=[5, *s.shape]), tf.float32), algorithm.train_state_spec
+    )
+    step_type = np.array([StepType.FIRST, StepType.MID] * 2 + [StepType.LAST], np.int32)
+    together = get_predictions(algorithm, [*X], "value", state=state, step_type=step_type)
+    for i, x in enumerate(X):
+        own = tf.nest.map_structure(lambda s, i=i: s[i], state)
+        alone = get_predictions(algorithm, x, "value", state=own, step_type=step_type[i])
+        assert float(alone) == pytest.approx(float(together[i]), abs=1e-6)
+
+
+def test_fields_that_nothing_observes_are_left_out() -> None:
+    spec = {"speed": OBS, "more": {"height": tensor_spec.TensorSpec([], tf.float32)}}
+    kwargs = {
+        "preprocessing_layers": {"speed": tf.keras.layers.Dense(4), "more": {"height": tf.keras.layers.Reshape([1])}},
+        "preprocessing_combiner": tf.keras.layers.Concatenate(),
+    }
+    algorithm = ActorCriticAlgorithm(spec, CHOICE, *feed_forward(spec, CHOICE, **kwargs), optimizer=adam(1e-3))
+    observation = {"speed": X, "more": {"height": X[:, 0]}}
+    expected = get_predictions(algorithm, observation, "value").numpy()
+    more = {"picture": np.zeros([5, 9, 9]), "speed": X, "more": {"name": np.array(["a"] * 5), "height": X[:, 0]}}
+    np.testing.assert_allclose(get_predictions(algorithm, more, "value"), expected, atol=1e-6)
+    each = [tf.nest.map_structure(lambda x, i=i: x[i], more) for i in range(5)]
+    np.testing.assert_allclose(get_predictions(algorithm, each, "value"), expected, atol=1e-6)
+    np.testing.assert_allclose(get_predictions(algorithm, each[3], "value"), expected[3], atol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"ActorCriticAlgorithm observes .*'height': \[\].*give one such observation, a list"
+    ):
+        get_predictions(algorithm, {"speed": X}, "value")
+
+
+def test_observations_that_are_lists_are_no_lists_of_observations() -> None:
+    spec = [OBS, tensor_spec.TensorSpec([1], tf.float32)]
+    kwargs = {
+        "preprocessing_layers": [tf.keras.layers.Dense(4), tf.keras.layers.Dense(4)],
+        "preprocessing_combiner": tf.keras.layers.Add(),
+    }
+    algorithm = ActorCriticAlgorithm(spec, CHOICE, *feed_forward(spec, CHOICE, **kwargs), optimizer=adam(1e-3))
+    expected = get_predictions(algorithm, [X, X[:, :1]], "value").numpy()
+    assert expected.shape == (5,)
+    each = [[x, x[:1]] for x in X]
+    np.testing.assert_allclose(get_predictions(algorithm, each, "value"), expected, atol=1e-6)
+    np.testing.assert_allclose(get_predictions(algorithm, each[2], "value"), expected[2], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros(3), np.zeros([2, 3]), np.zeros([2, 5, 2]), [], [np.zeros(3)], {"x": np.zeros(2)}]
+)
+def test_observations_that_do_not_fit_are_told_in_a_sentence(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"ActorCriticAlgorithm observes \[2\]: give one such observation"):
+        get_predictions(actor_critic(), wrong, "value")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ import tensorflow as tf
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.data_structures import Experience, StepType
+from alf.drivers.arguments import check_workers
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from tests.algorithms.networks import feed_forward, specs_of
@@ -113,3 +116,83 @@ def test_what_a_teacher_does_wrong_is_told(drivers: list[SyncOffPolicyDriver]) -
     driver, _ = taught(fails, drivers)
     with pytest.raises(OutOfAnswersError, match="no idea"):
         driver.run()
+
+
+# ---- several environments at once ----
+
+
+def taught_beside(
+    teacher: Any, actors: int, stepping: str, **kwargs: Any
+) -> tuple[AsyncOffPolicyDriver, list[Experience]]:
+    envs = [PolicyUnittestEnv(ROWS, 5, seed=i) for i in range(2)]
+    algorithm = algorithm_for(envs[0])
+    seen: list[Experience] = []
+    algorithm.add_experience_observer(seen.append)
+    driver = AsyncOffPolicyDriver(
+        envs, algorithm, actors, LENGTH, 2, random_seed=0, stepping=stepping, teacher=teacher, **kwargs
+    )
+    return driver, seen
+
+
+@pytest.mark.parametrize(("actors", "stepping"), [(0, "graph"), (0, "host"), (1, "graph"), (2, "host")])
+def test_a_teacher_is_asked_for_every_environment(actors: int, stepping: str) -> None:
+    busy, rows, beside = threading.Lock(), set(), []
+
+    def teach(time_step: Any, action: np.ndarray) -> np.ndarray:
+        beside.append(not busy.acquire(blocking=False))
+        rows.add(tuple(time_step.env_id.tolist()))
+        answer = right(time_step, action)
+        busy.release()
+        return answer
+
+    driver, seen = taught_beside(teach, actors, stepping)
+    driver.start()
+    try:
+        for _ in range(3):
+            driver.run_async()
+            driver._algorithm.train()
+    finally:
+        driver.stop()
+    assert not any(beside), "one after the other"
+    assert rows <= {tuple(range(i, i + ROWS)) for i in (0, ROWS)}
+    for batch in seen:
+        exp = tf.nest.map_structure(lambda x: x.numpy(), batch._replace(bootstrap=(), state=()))
+        np.testing.assert_array_equal(exp.action, exp.observation.astype(np.int64))
+        first = exp.step_type == StepType.FIRST
+        np.testing.assert_array_equal(exp.reward, np.where(first, 0.0, 1.0))
+        logits = exp.rollout_info.action_distribution["logits"]
+        assert np.abs(logits).max() < 20.0, "the policy's own, not that of what was played"
+
+
+@pytest.mark.parametrize("mode", ["sync", "lockstep"])
+def test_random_segments_ask_no_teacher(mode: str) -> None:
+    def never(time_step: Any, action: np.ndarray) -> np.ndarray:
+        raise AssertionError("asked")
+
+    driver, seen = taught_beside(never, 0, "graph", mode=mode)
+    driver.act_at_random(True)
+    driver.start()
+    try:
+        driver.run_async()
+    finally:
+        driver.stop()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(("actors", "stepping"), [(0, "graph"), (0, "host"), (1, "graph")])
+def test_a_teacher_that_fails_ends_the_driver_with_its_own_error(actors: int, stepping: str) -> None:
+    def fails(time_step: Any, action: np.ndarray) -> np.ndarray:
+        raise OutOfAnswersError("no idea")
+
+    driver, _ = taught_beside(fails, actors, stepping)
+    driver.start()
+    try:
+        with pytest.raises(OutOfAnswersError, match="no idea"):
+            driver.run_async()
+    finally:
+        driver.stop()
+
+
+def test_workers_have_no_teacher() -> None:
+    with pytest.raises(ValueError, match="A teacher is asked in this process, and workers act in theirs"):
+        check_workers("async", 2, 2, taught=True)

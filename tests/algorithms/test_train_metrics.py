@@ -1,0 +1,133 @@
+"""What every training reports: the total loss, its parts, and norms of gradients before they are clipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.actor_critic_loss import ActorCriticLoss
+from alf.algorithms.agent_parts import total_loss
+from alf.data_structures import Experience, LossInfo
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
+from tests.algorithms.networks import feed_forward, specs_of
+from tests.algorithms.off_policy import CONTINUOUS, make
+
+CLIP = 0.01
+
+
+def sgd() -> Any:
+    return tf.keras.optimizers.legacy.SGD(1.0)
+
+
+def actor_critic(**kwargs: Any) -> ActorCriticAlgorithm:
+    tf.keras.utils.set_random_seed(4)
+    obs, act = specs_of(PolicyUnittestEnv(4, 5, seed=0))
+    loss = ActorCriticLoss(act, gamma=0.9, td_loss_weight=0.3, entropy_regularization=0.2)
+    return ActorCriticAlgorithm(obs, act, *feed_forward(obs, act), loss=loss, optimizer=sgd(), **kwargs)
+
+
+def collected(algorithm: Any) -> Experience:
+    """A batch [B', T, ...] with its bootstrap."""
+    driver = SyncOffPolicyDriver(PolicyUnittestEnv(4, 5, seed=0), algorithm, 12, random_seed=0)
+    driver.run()
+    driver.stop()
+    batch: Experience = algorithm.exp_replayer.replay_all()
+    return batch
+
+
+def moves(algorithm: Any, exp: Experience) -> dict[str, np.ndarray]:
+    """How far one update moves each variable: with SGD of rate 1, by its gradient after clipping."""
+    variables = [v for _, owned in algorithm.optimized_variables() for v in owned]
+    before = [v.numpy() for v in variables]
+    algorithm.train_from(exp)
+    return {v.name: b - v.numpy() for v, b in zip(variables, before, strict=True)}
+
+
+def reported(algorithm: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in algorithm.last_train_metrics.items()}
+
+
+def norm(x: np.ndarray) -> float:
+    return float(np.sqrt(np.square(x.astype(np.float64)).sum()))
+
+
+@pytest.mark.parametrize("clip_by_global_norm", [True, False])
+def test_norms_of_gradients_are_those_before_clipping(clip_by_global_norm: bool) -> None:
+    plain = actor_critic()
+    clipped = actor_critic(gradient_clipping=CLIP, clip_by_global_norm=clip_by_global_norm)
+    for algorithm in (plain, clipped):
+        algorithm.set_summary_settings(summarize_grads_and_vars=True)
+    exp = collected(plain)
+    gradients, cut = moves(plain, exp), moves(clipped, exp)
+    norms = [norm(g) for g in gradients.values()]
+    for algorithm, names in ((plain, gradients), (clipped, cut)):
+        metrics = reported(algorithm)
+        assert metrics["grad_norm"] == pytest.approx(np.sqrt(sum(n**2 for n in norms)), rel=1e-3)
+        for name, own in zip(names, norms, strict=True):
+            assert metrics[f"grad_norm/{name}"] == pytest.approx(own, rel=1e-2, abs=1e-5)
+    # And clipped they were.
+    limits = [norm(g) for g in cut.values()]
+    together = np.sqrt(sum(n**2 for n in limits))
+    assert reported(clipped)["grad_norm"] > 5 * CLIP
+    assert together == pytest.approx(CLIP, rel=1e-2) if clip_by_global_norm else together > CLIP
+    assert max(limits) <= CLIP * 1.01
+
+
+def test_the_total_is_the_weighted_sum_of_its_reported_parts() -> None:
+    algorithm = actor_critic()
+    algorithm.train_from(collected(algorithm))
+    metrics = reported(algorithm)
+    assert abs(metrics["policy_gradient_loss"]) > 0.01
+    assert metrics["td_loss"] > 0.01
+    assert metrics["entropy"] > 0.1
+    parts = metrics["policy_gradient_loss"] + 0.3 * metrics["td_loss"] - 0.2 * metrics["entropy"]
+    assert metrics["loss"] == pytest.approx(parts, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sac", "discrete_sac", "ddpg", "dqn"])
+def test_algorithms_with_critics_report_the_parts_of_the_total(name: str) -> None:
+    tf.keras.utils.set_random_seed(4)
+    env = PolicyUnittestEnv(
+        4, 5, action_type=ActionType.Continuous if name in CONTINUOUS else ActionType.Discrete, seed=0
+    )
+    # With alpha at 1 the loss of the temperature is 0, whatever its gradient.
+    algorithm = make(name, *specs_of(env), **({"initial_log_alpha": 0.0} if "sac" in name else {}))
+    driver = SyncOffPolicyDriver(env, algorithm, 20, exp_replayer="uniform", random_seed=0)
+    driver.run()
+    driver.stop()
+    algorithm.train(1, 64, 2, whole_replay_buffer_training=False)
+    metrics = reported(algorithm)
+    assert metrics["td_loss"] > 0.0
+    assert ("actor_loss" in metrics) == (name != "dqn")
+    assert metrics["loss"] == pytest.approx(metrics["td_loss"] + metrics.get("actor_loss", 0.0), rel=1e-3)
+    assert metrics["grad_norm"] > 0.0
+
+
+def test_parts_of_an_agent_report_beside_each_other() -> None:
+    rl = LossInfo(scalar_loss=tf.constant(1.0), extra={"entropy": tf.constant(1.0)})
+    part = LossInfo(scalar_loss=tf.constant(2.0), extra={"icm/loss": tf.constant(2.0)})
+    total = total_loss(rl, [part])
+    assert float(total.scalar_loss) == 3.0
+    assert sorted(total.extra) == ["entropy", "icm/loss"]
+    with pytest.raises(ValueError, match=r"Two parts of an Agent report \['icm/loss'\]: give them different names"):
+        total_loss(rl, [part, part])
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+def test_a_loss_may_not_report_by_a_name_that_is_taken(name: str) -> None:
+    algorithm = actor_critic()
+    exp = collected(algorithm)
+    calc_loss = algorithm.calc_loss
+
+    def wrong(training_info: Any) -> LossInfo:
+        info = calc_loss(training_info)
+        return info._replace(extra={**info.extra, name: tf.constant(1.0)})
+
+    algorithm.calc_loss = wrong  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=f"ActorCriticAlgorithm: LossInfo.extra has '{name}', which every training"):
+        algorithm.train_from(exp)
