@@ -31,6 +31,8 @@ class Costs:
       weights_bytes: size of the weights.
       link_bytes_per_sec: of the network into, and out of, the learner's machine.
       in_flight: k, requests that a worker has from the learner.
+      sharing: what the processors of a machine are worth while several parts run there, as a share of what they are worth
+        to parts that are measured one after the other; see `sharing`.
     """
 
     steps: int
@@ -44,6 +46,23 @@ class Costs:
     weights_bytes: int = 0
     link_bytes_per_sec: float = 1.25e9
     in_flight: int = 2
+    sharing: float = 1.0
+
+
+def sharing(costs: Costs, steps_per_sec: float, processors: float) -> float:
+    """What processors are worth to parts that share them, from a run without workers that keeps all of them busy.
+
+    The run collects and learns in one process, with no Ray in it: the processor seconds that its parts took when they ran
+    one after the other, over those that went by.
+
+    Args:
+      costs: of the parts.
+      steps_per_sec: environment steps/s of that run.
+      processors: of the machine.
+    """
+    batch_secs = costs.queue * costs.steps / steps_per_sec
+    needed = costs.queue * costs.collect_secs + costs.learn_secs * costs.learn_processors
+    return needed / (batch_secs * processors)
 
 
 class Limits(NamedTuple):
@@ -76,6 +95,23 @@ def store_bytes(costs: Costs, workers: int) -> int:
     return workers * costs.in_flight * costs.segment_bytes + 2 * costs.weights_bytes
 
 
+def segment_bytes(length: int, rows: int, observation_bytes: int, actions: int) -> int:
+    """Size of a segment [T, B] of PPO with one of so many actions, feed-forward networks and a single agent.
+
+    A step has its type, reward, discount, environment and value (4 bytes each), the action before and after it and the version
+    of the weights (8 each), a logit for each action (4 each), what episode metrics need (12), and the observation.
+    The step after the last has no result of acting but the observation, and a segment has its versions once more.
+    """
+    seen = 16 + 8 + observation_bytes
+    step = seen + 4 + 8 + 8 + 4 * actions + 12
+    return rows * (length * step + seen) + 8 * length
+
+
+def store_workers(costs: Costs, capacity: float) -> float:
+    """How many workers fill an object store of `capacity` bytes, that of the learner's machine."""
+    return (capacity - 2 * costs.weights_bytes) / (costs.in_flight * costs.segment_bytes)
+
+
 class Outcome(NamedTuple):
     """What a simulated run came to: steps/s, share of time that the learner trained, mean and largest lag in versions."""
 
@@ -93,14 +129,15 @@ class _Job:
 
 
 class _Machine:
-    def __init__(self, processors: float) -> None:
-        self.processors = processors
+    def __init__(self, processors: float, sharing: float) -> None:
+        self.processors, self.sharing = processors, sharing
         self.jobs: list[_Job] = []
 
     def speed(self) -> float:
         """At which each job runs, as a share of what it would have alone."""
         wanted = sum(job.width for job in self.jobs)
-        return 1.0 if wanted <= self.processors else self.processors / wanted
+        there = self.processors if len(self.jobs) < 2 else self.processors * self.sharing
+        return 1.0 if wanted <= there else there / wanted
 
 
 class _Run:
@@ -108,7 +145,7 @@ class _Run:
 
     def __init__(self, costs: Costs, workers: int, worker_nodes: list[int], processors: list[float]) -> None:
         self.costs = costs
-        self.machines = [_Machine(p) for p in processors]
+        self.machines = [_Machine(p, costs.sharing) for p in processors]
         self.home = worker_nodes
         self.now = 0.0
         self.transfers: list[tuple[float, int, int, int]] = []

@@ -150,6 +150,11 @@ class Behaviors(OffPolicyAlgorithm):
         for part in self._parts:
             part.algorithm.burn_in_length = steps
 
+    def set_learners(self, count: int) -> None:
+        """See `OffPolicyAlgorithm`; all behaviors are trained so."""
+        for part in self._parts:
+            part.algorithm.set_learners(count)
+
     def set_summary_settings(
         self, summarize_grads_and_vars: bool = False, summarize_action_distributions: bool = False
     ) -> None:

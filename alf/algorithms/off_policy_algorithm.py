@@ -11,6 +11,7 @@ import gin
 import tensorflow as tf
 
 from alf.algorithms import minibatch
+from alf.algorithms.learners import Learners, SharedTape
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
 from alf.data_structures import Experience, LossInfo, Nest, StepType
 from alf.networks.calling import learning
@@ -20,6 +21,7 @@ from alf.replay.sampling import View
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import nest_utils, rng
 from alf.utils.common import is_stateless, zeros_from_spec
+from alf.utils.tracing import Traced
 
 
 @dataclasses.dataclass
@@ -35,6 +37,7 @@ class _Volatile:
     hooks: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     train_secs: float = 0.0
+    learners: Learners | None = None
 
 
 class MemoryUse(NamedTuple):
@@ -113,6 +116,15 @@ class OffPolicyAlgorithm(RLAlgorithm):
     @burn_in_length.setter
     def burn_in_length(self, steps: int) -> None:
         self._volatile.burn_in_length = steps
+
+    def set_learners(self, count: int) -> None:
+        """Has so many devices of this machine share the training of every minibatch; see `Learners`.
+
+        Raises:
+          ValueError: there are fewer.
+        """
+        self._volatile.learners = Learners(count) if count > 1 else None
+        self._volatile.functions.clear()
 
     def set_seed(self, seed: int) -> None:
         """Seeds the shuffling and every other random number of training."""
@@ -248,7 +260,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         function = self._volatile.functions.get(key)
         if function is None:
             self.build_optimizers()
-            function = tf.function(train, autograph=False, input_signature=signature or None)
+            function = tf.function(train, autograph=False, input_signature=signature) if signature else Traced(train)
             self._volatile.functions[key] = function
         return function
 
@@ -330,8 +342,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if extended:
             valid = tf.concat([valid[:-1], tf.zeros_like(valid[:1])], 0)
         rollout_info = nest_utils.params_to_distributions(exp.rollout_info, self.loss_info_spec(self.rollout_info_spec))
-        with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape, learning():
-            info = self._run_train_steps(exp, state, extended)
+        tape, info = self._forward(exp, state, extended)
         training_info = training_info_from(exp, info, rollout_info)
         weights = {} if sequence_weights is None else {"sequence_weights": sequence_weights}
         loss_info, grads_and_vars = self.train_complete(tape, training_info, valid, weight, **weights)
@@ -341,6 +352,14 @@ class OffPolicyAlgorithm(RLAlgorithm):
             for i, leaf in enumerate(tf.nest.flatten(nest_utils.distributions_to_params(found))):
                 metrics[f"action_distribution/{i}"] = tf.reduce_mean(leaf)
         return metrics, loss_info
+
+    def _forward(self, exp: Experience, state: Nest, extended: bool) -> tuple[tf.GradientTape | SharedTape, Nest]:
+        """What `_run_train_steps` gives in training, and the tape that saw it."""
+        learners = self._volatile.learners
+        if learners is not None:
+            return learners.run(lambda e, s: self._run_train_steps(e, s, extended), exp, state)
+        with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape, learning():
+            return tape, self._run_train_steps(exp, state, extended)
 
     @property
     def learning_state_spec(self) -> Nest:
@@ -397,6 +416,10 @@ class OffPolicyAlgorithm(RLAlgorithm):
         metrics = {"loss": loss_info.loss}
         total = tf.maximum(tf.reduce_sum(valid), 1.0)
         for name, value in loss_info.extra.items() if loss_info.extra else ():
+            if name in ("loss", "grad_norm"):
+                raise ValueError(
+                    f"{self.name}: LossInfo.extra has {name!r}, which every training reports: name it otherwise."
+                )
             metrics[name] = tf.reduce_sum(value * valid) / total if value.shape.rank else value
         grads = [g for g, _ in grads_and_vars if g is not None]
         metrics["grad_norm"] = tf.linalg.global_norm(grads)

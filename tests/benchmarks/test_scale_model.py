@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks._scale_model import Costs, limits, simulate, store_bytes
+from benchmarks._scale_model import Costs, limits, sharing, simulate, store_bytes, store_workers
 
 COSTS = Costs(
     steps=1000,
@@ -28,6 +28,7 @@ def test_limits_by_hand() -> None:
     assert found.link == pytest.approx(2000 * 1.25e9 / 250_000)
     assert found.workers()["learner"] == pytest.approx(4.0)
     assert store_bytes(COSTS, 3) == 3 * 2 * 100_000 + 100_000
+    assert store_workers(COSTS, store_bytes(COSTS, 3)) == 3
 
 
 def test_few_workers_give_what_they_have() -> None:
@@ -52,6 +53,16 @@ def test_one_machine_is_shared_by_all() -> None:
     # A batch takes 2 * (0.09 + 0.01 + 0.001) + 0.05 processor seconds, of which there are two.
     outcome = simulate(COSTS, 4, processors=2)
     assert outcome.steps_per_sec == pytest.approx(2 * 2000 / (2 * 0.101 + 0.05), rel=0.05)
+
+
+def test_processors_are_worth_less_to_parts_that_share_them() -> None:
+    # A batch needs 2 * 0.09 + 0.05 processor seconds for collecting and learning; 0.46 went by on two processors.
+    assert sharing(COSTS, 2000 / 0.23, processors=2) == pytest.approx(0.5)
+    shared = dataclasses.replace(COSTS, sharing=0.5)
+    both, one = (simulate(c, 4, processors=2).steps_per_sec for c in (shared, COSTS))
+    assert both == pytest.approx(0.5 * one, rel=0.05)
+    # Who is alone on a machine has it to itself.
+    assert simulate(shared, 1, processors=2, machines=1).steps_per_sec == pytest.approx(10_000, rel=0.03)
 
 
 def test_lag_grows_with_what_is_under_way() -> None:
