@@ -17,7 +17,7 @@ OLDEST := .venv-oldest
 DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test environments test-default test-oldest lint docs learning kill-loop examples benchmarks locks wheel clean
+.PHONY: help demo test environments test-default test-oldest lint docs learning kill-loop chaos examples benchmarks locks wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -63,8 +63,8 @@ lint: $(DEV)/.made  ## ruff and mypy
 docs: $(DOCS)/.made  ## build the documentation site into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
-test-default: $(DEV)/.made  ## all tests but the learning runs, on the default TensorFlow line
-	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning" $(PYTEST_FLAGS)
+test-default: $(DEV)/.made  ## all tests but the learning runs and chaos, on the default TensorFlow line
+	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not chaos" $(PYTEST_FLAGS)
 
 test-oldest: $(OLDEST)/.made  ## the fast tests of what meets TensorFlow, on its oldest line
 	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow" $(PYTEST_FLAGS) \
@@ -75,6 +75,10 @@ learning: $(DEV)/.made  ## the long tests: train until a return is reached, over
 
 kill-loop: $(DEV)/.made  ## kill -9 at 2 x 25 random moments of training and saving; five minutes
 	ALF_KILLS=$(KILLS) $(DEV)/bin/python -m pytest -s tests/trainers/test_kill_loop.py $(PYTEST_FLAGS)
+
+chaos: KILLS = 30
+chaos: $(DEV)/.made  ## kill -9 of workers, evaluator, nodes and learner on an emulated cluster, 30 times; a quarter of an hour
+	ALF_CHAOS_KILLS=$(KILLS) $(DEV)/bin/python -m pytest -s tests/distributed/test_chaos.py $(PYTEST_FLAGS)
 
 examples: $(DEV)/.made  ## every example in full, with the return it must reach
 	$(DEV)/bin/python -m benchmarks.examples

@@ -1,30 +1,25 @@
-"""Keeps workers alive and busy: all calls to them, in one thread."""
+"""Keeps workers alive: their lives and signs of life, and all calls to them, in one thread."""
 
 from __future__ import annotations
 
+import abc
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from absl import logging
 
 from alf.distributed.engine import Call, Engine, WorkerLost
-from alf.distributed.experience_channel import ExperienceChannel
 from alf.distributed.member import RUNNING, STARTING, UNREACHABLE, WAITING, Member
-from alf.distributed.policy_channel import PolicyChannel
 from alf.distributed.run_marks import RunMarks
 
-_WORKER = "alf.distributed.worker:RolloutWorker"
-
-# How long the keeper waits for answers before it looks what else is to be done.
-_LOOK_SECS = 5e-3
-# How long a worker waits for a segment before it answers with none.
-_TAKE_SECS = 1.0
 # How often workers are asked for a sign of life, at most.
 _BEAT_SECS = 2.0
 # How long workers are given to end by themselves.
 _END_SECS = 3.0
+# Between two looks whether they have.
+_ENDING_SECS = 5e-3
 
 
 class Limits(NamedTuple):
@@ -37,7 +32,7 @@ class Limits(NamedTuple):
     resources: dict[str, float]
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """A call that is out: to whom, what for, and the number of its request."""
 
     member: Member
@@ -45,48 +40,78 @@ class _Asked(NamedTuple):
     number: int = -1
 
 
-class Keeper:
-    """Starts workers, asks them what is due, hears whether they live, and starts those anew that do not."""
+class Keeper(abc.ABC):
+    """Starts workers, hears whether they live, and starts those anew that do not; what they are asked is up to subclasses.
+
+    A worker is asked to `begin` once in a life, and for a `beat` every now and then; then come the calls of `_ask`.
+    """
+
+    # What the workers are called in the log, and the thread.
+    _role: ClassVar[str] = "Worker"
+    _thread_name: ClassVar[str] = "alf-pool"
+    # How long the keeper waits for answers before it looks what else is to be done.
+    _look_secs: ClassVar[float] = 5e-3
 
     def __init__(
-        self,
-        engine: Engine,
-        members: Sequence[Member],
-        threads: int,
-        channel: ExperienceChannel,
-        policies: PolicyChannel,
-        settings: dict[str, Any],
-        limits: Limits,
+        self, engine: Engine, members: Sequence[Member], worker: str, settings: dict[str, Any], limits: Limits
     ) -> None:
         """Prepares; nothing is started.
 
         Args:
           engine: runs the workers.
-          members: the workers, by number.
-          threads: N, environment threads that each must have.
-          channel: says what to ask, and takes the answers.
-          policies: says which weights to send; the first are published before `start`.
-          settings: arguments of `RolloutWorker`.
+          members: the workers.
+          worker: "module:attribute" of what makes them.
+          settings: further arguments of that.
           limits: of their lives.
         """
         self._engine = engine
         self._members = members
-        self._threads = threads
-        self._channel = channel
-        self._policies = policies
+        self._worker = worker
         self._settings = settings
         self._limits = limits
         self._marks = RunMarks()
-        self._begun_at = 0.0
-        self._calls: dict[Call, _Asked] = {}
+        self._calls: dict[Call, Asked] = {}
         self._thread: threading.Thread | None = None
-        self._answers: dict[str, Callable[[_Asked, Any], None]] = {
-            "begin": self._began,
-            "load": lambda asked, _: self._policies.arrived(asked.member.number),
-            "beat": lambda asked, beat: asked.member.heard(beat, time.monotonic()),
-            "take": self._answered,
-            "collect": self._answered,
-        }
+
+    # ---- what a subclass defines ----
+
+    @abc.abstractmethod
+    def _begin_args(self, member: Member) -> tuple[Any, ...]:
+        """The arguments of a worker's `begin`."""
+
+    @abc.abstractmethod
+    def _ask(self, member: Member) -> None:
+        """Sends a running worker what is due."""
+
+    @abc.abstractmethod
+    def _answered(self, asked: Asked, answer: Any) -> None:
+        """Takes the answer to a call of `_ask`."""
+
+    @abc.abstractmethod
+    def _unanswered(self, asked: Asked) -> None:
+        """A call of `_ask` got lost, and perhaps nothing but that."""
+
+    @abc.abstractmethod
+    def _failed(self, member: Member, error: Exception) -> None:
+        """A worker's own code has raised; raises what is to end the keeper. The worker is lost."""
+
+    @abc.abstractmethod
+    def _gone(self, member: Member) -> None:
+        """A worker is lost, with all that it was asked."""
+
+    @abc.abstractmethod
+    def _ended_by(self, error: BaseException) -> None:
+        """The keeper ends by an error; called in its thread."""
+
+    @abc.abstractmethod
+    def _begun(self, member: Member, facts: dict[str, Any]) -> None:
+        """A worker has begun, and tells of itself."""
+
+    @abc.abstractmethod
+    def _look_around(self, now: float) -> None:
+        """Called between two looks for answers."""
+
+    # ---- life ----
 
     def start(self) -> None:
         """Starts the thread, and so the workers.
@@ -96,9 +121,8 @@ class Keeper:
         """
         if self._thread is not None or self._marks.finished is not None:
             raise RuntimeError("A pool of workers can be started only once: make a new one.")
-        self._begun_at = time.monotonic()
         # Daemon: a thread that hangs in the engine must not keep the interpreter from ending.
-        self._thread = threading.Thread(target=self._run, name="alf-pool", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self._thread_name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -115,17 +139,22 @@ class Keeper:
             while self._marks.finished is None:
                 for member in self._members:
                     self._tend(member, time.monotonic())
+                self._look_around(time.monotonic())
                 if not self._calls:
-                    time.sleep(_LOOK_SECS)
-                for call in self._engine.wait(list(self._calls), _LOOK_SECS):
+                    self._idle()
+                for call in self._engine.wait(list(self._calls), self._look_secs):
                     # What was asked in a life that has ended meanwhile is no longer here.
                     if call in self._calls:
                         self._settle(call)
         except BaseException as e:  # whatever it is, the learner has to hear of it
             if self._marks.finished is None:
-                self._channel.close(e)
+                self._ended_by(e)
         finally:
             self._end_all()
+
+    def _idle(self) -> None:
+        """Waits a little, with nothing to wait for."""
+        time.sleep(self._look_secs)
 
     def _tend(self, member: Member, now: float) -> None:
         if member.state == WAITING and now >= member.restart_at:
@@ -136,36 +165,14 @@ class Keeper:
             self._ask(member)
         if member.alive:
             self._watch(member, now)
-        if not self._marks.ready and now - self._begun_at > self._limits.start_timeout_secs:
-            raise RuntimeError(
-                f"None of the {len(self._members)} workers has begun within {self._limits.start_timeout_secs:g} s "
-                f"(WorkerPool.start_timeout_secs), on {self._engine.describe()}: {describe(self._members)}. Look whether "
-                f"there are {self._limits.num_cpus:g} free processors for each (WorkerPool.num_cpus), or give them more time."
-            )
 
     def _begin(self, member: Member, now: float) -> None:
         member.life += 1
         worker = self._engine.start(
-            member.number, member.life, _WORKER, self._settings, self._limits.num_cpus, self._limits.resources
+            member.number, member.life, self._worker, self._settings, self._limits.num_cpus, self._limits.resources
         )
         member.begin(worker, now)
-        self._send_weights(member, "begin")
-
-    def _send_weights(self, member: Member, method: str) -> None:
-        published = self._policies.due(member.number)
-        if published is not None:
-            self._call(member, method, *published.arguments(self._engine))
-
-    def _ask(self, member: Member) -> None:
-        if self._channel.needs_loads:
-            self._send_weights(member, "load")
-        for request in self._channel.due(member.number):
-            number, count = request.number, request.segments
-            if request.policy is None:
-                self._call(member, "take", number, count, _TAKE_SECS, number=number)
-            else:
-                weights = request.policy.arguments(self._engine)
-                self._call(member, "collect", number, count, *weights, number=number)
+        self._call(member, "begin", *self._begin_args(member))
 
     def _watch(self, member: Member, now: float) -> None:
         """Asks for signs of life, and gives up a worker that gives none."""
@@ -179,59 +186,49 @@ class Keeper:
 
     def _call(self, member: Member, method: str, *args: Any, number: int = -1) -> None:
         call = self._engine.call(member.worker, method, *args)
-        self._calls[call] = _Asked(member, method, number)
+        self._calls[call] = Asked(member, method, number)
 
     def _settle(self, call: Call) -> None:
         asked = self._calls.pop(call)
         member = asked.member
         try:
-            self._answers[asked.method](asked, self._engine.result(call))
+            self._take_in(asked, self._engine.result(call))
         except WorkerLost as e:
             self._on_lost(asked, str(e) or "it is gone")
         except Exception as e:
-            times = member.failed(e, time.monotonic())
-            if times >= self._limits.max_failures:
-                logging.error("Worker %d has failed %d times in a row with the same error.", member.number, times)
-                raise
+            self._failed(member, e)
             self._lose(member, f"{type(e).__name__}: {e}")
 
-    def _on_lost(self, asked: _Asked, why: str) -> None:
-        """A worker that still gives a sign of life is asked again what it was asked; any other is given up."""
+    def _take_in(self, asked: Asked, answer: Any) -> None:
         member = asked.member
-        if asked.method in ("begin", "beat"):
-            self._lose(member, why)
-            return
-        if asked.method == "load":
-            self._policies.failed(member.number)
+        if asked.method == "begin":
+            self._begun(member, answer)
+            member.up(answer, time.monotonic())
+            self._marks.signal_ready()
+            logging.info("%s %d is up on %s, process %d.", self._role, member.number, answer["host"], answer["pid"])
+        elif asked.method == "beat":
+            member.heard(answer, time.monotonic())
         else:
-            self._channel.unanswered(member.number, asked.number)
-        member.doubt(time.monotonic())
+            self._answered(asked, answer)
 
-    def _began(self, asked: _Asked, facts: dict[str, Any]) -> None:
-        member = asked.member
-        if facts["threads"] != self._threads:
-            raise ValueError(
-                f"Worker {member.number} has {facts['threads']} environment threads and the learner expects "
-                f"{self._threads}: both need the same configuration (num_envs)."
-            )
-        self._policies.arrived(member.number)
-        member.up(facts, time.monotonic())
-        self._marks.signal_ready()
-        logging.info("Worker %d is up on %s, process %d.", member.number, facts["host"], facts["pid"])
-
-    def _answered(self, asked: _Asked, answer: Any) -> None:
-        self._channel.answered(asked.member.number, asked.number, answer)
+    def _on_lost(self, asked: Asked, why: str) -> None:
+        """A worker that still gives a sign of life is asked again what it was asked; any other is given up."""
+        if asked.method in ("begin", "beat"):
+            self._lose(asked.member, why)
+            return
+        self._unanswered(asked)
+        asked.member.doubt(time.monotonic())
 
     def _lose(self, member: Member, why: str) -> None:
         why = why.rstrip(".")
         self._engine.kill(member.worker)
         self._calls = {call: asked for call, asked in self._calls.items() if asked.member is not member}
-        self._policies.forget(member.number)
-        self._channel.lost(member.number)
+        self._gone(member)
         now = time.monotonic()
         member.lose(why, now)
         logging.warning(
-            "Worker %d is lost (life %d): %s. It starts again in %.1f s.",
+            "%s %d is lost (life %d): %s. It starts again in %.1f s.",
+            self._role,
             member.number,
             member.life,
             why,
@@ -252,7 +249,7 @@ class Keeper:
         deadline = time.monotonic() + _END_SECS
         calls = [self._engine.call(member.worker, "end") for member in members]
         while calls and time.monotonic() < deadline:
-            done = self._engine.wait(calls, _LOOK_SECS)
+            done = self._engine.wait(calls, _ENDING_SECS)
             calls = [call for call in calls if call not in done]
 
 

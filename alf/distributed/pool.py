@@ -11,9 +11,11 @@ import numpy as np
 from alf.distributed.batch_channel import BatchChannel
 from alf.distributed.engine import Engine
 from alf.distributed.experience_channel import ExperienceChannel
-from alf.distributed.keeper import Keeper, Limits, describe
+from alf.distributed.keeper import Limits, describe
 from alf.distributed.member import Member
 from alf.distributed.policy_channel import PolicyChannel
+from alf.distributed.remote_evaluator import RemoteEvaluator
+from alf.distributed.rollout_keeper import RolloutKeeper
 from alf.distributed.stream_channel import StreamChannel
 from alf.drivers.pumping import WireSegment
 from alf.drivers.queues import SegmentQueue
@@ -30,6 +32,7 @@ class WorkerPool:
 
     Attributes:
       threads: W * N, environment threads of all workers.
+      evaluator: the worker for evaluations; None without one.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class WorkerPool:
         num_cpus: float = 1.0,
         resources: dict[str, float] | None = None,
         max_failures: int = 3,
+        evaluator: RemoteEvaluator | None = None,
     ) -> None:
         """Prepares; nothing is started.
 
@@ -62,6 +66,7 @@ class WorkerPool:
           num_cpus: processors that are set aside for a worker.
           resources: further resources that a worker takes, by name; they choose machines.
           max_failures: a worker that fails as often in a row with the same error of its own code ends the run with it.
+          evaluator: a worker for evaluations over the same engine, started and stopped with the pool.
 
         Raises:
           ValueError: a size or limit is not positive.
@@ -83,7 +88,10 @@ class WorkerPool:
         self._members = [Member(i, num_envs, time.monotonic()) for i in range(num_workers)]
         worker_settings = {"maker": maker, "settings": settings or {}, "requests_in_flight": requests_in_flight}
         limits = Limits(heartbeat_timeout_secs, start_timeout_secs, max_failures, num_cpus, resources or {})
-        self._keeper = Keeper(engine, self._members, num_envs, self._channel, self._policies, worker_settings, limits)
+        self._keeper = RolloutKeeper(
+            engine, self._members, num_envs, self._channel, self._policies, worker_settings, limits
+        )
+        self.evaluator = evaluator
 
     @staticmethod
     def _check_positive(**sizes: float) -> None:
@@ -101,6 +109,8 @@ class WorkerPool:
         """
         self._policies.publish(version, weights, at_random)
         self._keeper.start()
+        if self.evaluator is not None:
+            self.evaluator.start()
 
     def publish(self, version: int, weights: list[np.ndarray], at_random: bool) -> None:
         """Has workers act by newer weights as soon as they can; returns at once.
@@ -148,6 +158,8 @@ class WorkerPool:
         """Ends all workers, and the engine, in bounded time; any number of times, from any thread."""
         self._channel.close()
         self._keeper.stop()
+        if self.evaluator is not None:
+            self.evaluator.stop()
         self._engine.stop()
 
     # ---- telling ----
@@ -164,12 +176,13 @@ class WorkerPool:
             "fetched_segments": float(channel.fetched.sum()),
             "lost_requests": float(channel.lost_requests.sum()),
             **{name: float(count) for name, count in channel.counts.items()},
+            **({} if self.evaluator is None else self.evaluator.stats()),
         }
 
     def facts(self) -> list[dict[str, Any]]:
-        """What displays show of each worker, made for JSON."""
+        """What displays show of each worker, the one for evaluations last; made for JSON."""
         now, channel = time.monotonic(), self._channel
-        return [
+        rows = [
             {
                 **member.facts(now),
                 "segments": int(channel.fetched[member.number]),
@@ -177,6 +190,7 @@ class WorkerPool:
             }
             for member in self._members
         ]
+        return rows if self.evaluator is None else [*rows, self.evaluator.facts()]
 
     def timings(self) -> Timings:
         """What the time of all environment threads went to, as of the workers' last signs of life."""

@@ -90,7 +90,7 @@ class RolloutWorker:
                         driver.stop()
                     raise
             self._marks.signal_ready()
-            return {**_place(), "threads": self._begun().timings().threads}
+            return {**place(), "threads": self._begun().timings().threads}
 
     def _keep(self, driver: AsyncOffPolicyDriver) -> None:
         with self._having:
@@ -129,7 +129,7 @@ class RolloutWorker:
     def beat(self) -> dict[str, Any]:
         """A sign of life: `pid`, `host`, `version`, `steps` and `segments` handed out, `timings`, `stats`."""
         driver = self._driver
-        facts = {**_place(), "version": self._version, "steps": self._steps, "segments": self._segments}
+        facts = {**place(), "version": self._version, "steps": self._steps, "segments": self._segments}
         if driver is not None:
             facts |= {"timings": dict(driver.timings()._asdict()), "stats": driver.stats()}
         return facts
@@ -218,5 +218,6 @@ def _those_there(driver: AsyncOffPolicyDriver, most: int, timeout: float) -> lis
     return segments
 
 
-def _place() -> dict[str, Any]:
+def place() -> dict[str, Any]:
+    """Where this process is: `pid` and `host`."""
     return {"pid": os.getpid(), "host": socket.gethostname()}

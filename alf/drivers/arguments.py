@@ -71,8 +71,10 @@ def check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: 
         )
 
 
-def check_workers(mode: str, threads: int, learn_queue_cap: int) -> None:
-    """Raises ValueError when workers with so many environment threads cannot collect in a mode."""
+def check_workers(mode: str, threads: int, learn_queue_cap: int, taught: bool) -> None:
+    """Raises ValueError when workers with so many environment threads cannot collect in a mode, or by a teacher."""
+    if taught:
+        raise ValueError("A teacher is asked in this process, and workers act in theirs: leave out one of the two.")
     if mode == "lockstep":
         raise ValueError("mode='lockstep' is for environments of this process: with workers use 'async' or 'sync'.")
     if mode == "sync" and learn_queue_cap % threads:

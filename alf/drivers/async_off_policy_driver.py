@@ -15,7 +15,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, PolicyStep
 from alf.drivers.arguments import check_mode, check_options, check_workers, count_environments, make_environments
 from alf.drivers.base import Driver
-from alf.drivers.collection import Collection
+from alf.drivers.collection import Collection, EnvironmentHost
 from alf.drivers.collector import driver_seeds
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.lag import LagStats
@@ -25,10 +25,12 @@ from alf.drivers.policy_store import PolicyStore
 from alf.drivers.pumping import SegmentSource, WireSegment, to_wire
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
 from alf.drivers.remote_collection import RemoteCollection
+from alf.drivers.teaching import Teacher, TeacherFn
 from alf.drivers.threads import DriverThread, LogEntry, LogThread
 from alf.drivers.unroll import Segment, sequential
 from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
+from alf.utils.tracing import Traced
 
 # The learner waits in slices of this length, so that signals and failures of other threads get through.
 _WAIT_SECS = 0.25
@@ -63,6 +65,8 @@ class AsyncOffPolicyDriver(Driver):
         stall_timeout_secs: float = 300.0,
         stop_timeout_secs: float = 4.0,
         workers: SegmentSource | None = None,
+        host: EnvironmentHost | None = None,
+        teacher: TeacherFn | None = None,
     ) -> None:
         """Checks everything and builds queues; threads start at `start()`.
 
@@ -88,6 +92,8 @@ class AsyncOffPolicyDriver(Driver):
             waits longer for a batch, ends the run with an error.
           stop_timeout_secs: how long `stop()` waits for threads; for one that has stalled it does not wait.
           workers: collect in this driver's place, in other processes; `envs` then only tell what the environments are like.
+          host: other processes that step `envs`, which ask them: this driver acts for them, and `stepping` "auto" is "host".
+          teacher: as in SyncOffPolicyDriver; asked for one environment after the other, each from its own thread.
 
         Raises:
           ValueError: sizes, specs or options that do not fit together; the message names them.
@@ -97,7 +103,7 @@ class AsyncOffPolicyDriver(Driver):
             raise ValueError("AsyncOffPolicyDriver needs an algorithm.")
         here = count_environments(envs, env_f, num_envs)
         if workers is not None:
-            check_workers(mode, workers.threads, learn_queue_cap)
+            check_workers(mode, workers.threads, learn_queue_cap, teacher is not None)
             num_actor_queues, actor_queue_cap = 0, 1
         count = here if workers is None else workers.threads
         check_sizes(count, 1, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
@@ -109,6 +115,7 @@ class AsyncOffPolicyDriver(Driver):
         self._learn_queue_cap = learn_queue_cap
         self._num_actor_queues = num_actor_queues
         self._max_policy_lag = max_policy_lag
+        self._has_workers = workers is not None or host is not None
         self._stall_timeout_secs = stall_timeout_secs
         self._stop_timeout_secs = stop_timeout_secs
         algorithm.set_exp_replayer(exp_replayer, count * self._batch_size, count, unroll_length, learn_queue_cap)
@@ -122,13 +129,15 @@ class AsyncOffPolicyDriver(Driver):
         self._coord.on_stop(self._queues.close_all)
         self._coord.on_stop(self._pacer.close)
         self._lag = LagStats()
-        self._collection = self._make_collection(workers, stepping, driver_seeds(random_seed, algorithm))
+        self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)
+        self._collection = self._make_collection(workers, host, stepping, driver_seeds(random_seed, algorithm))
         self._threads: list[DriverThread] = []
         self._log_thread: LogThread | None = None
         # Re-entrant: a signal handler may call stop() while the same thread is in it.
         self._stop_lock = threading.RLock()
         self._learner = threading.Lock()
         self._pending: list[Segment] = []
+        self._stacked = Traced(stack_segments)
         self._requested = False
         self._unlogged: LogEntry | None = None
         self._waiting_since = self._waited_secs = 0.0
@@ -153,12 +162,26 @@ class AsyncOffPolicyDriver(Driver):
         )
 
     def _make_collection(
-        self, workers: SegmentSource | None, stepping: str, seeds: np.random.SeedSequence
+        self,
+        workers: SegmentSource | None,
+        host: EnvironmentHost | None,
+        stepping: str,
+        seeds: np.random.SeedSequence,
     ) -> Collection:
         coord, store, pacer, length = self._coord, self._store, self._pacer, self._unroll_length
         if workers is None:
             return LocalCollection(
-                self._envs, self._algorithm, coord, store, pacer, self._queues, length, seeds, stepping
+                self._envs,
+                self._algorithm,
+                coord,
+                store,
+                pacer,
+                self._queues,
+                length,
+                seeds,
+                stepping,
+                host,
+                self._teacher,
             )
         queue = self._queues.learn_queue
         return RemoteCollection(workers, self._envs, self._algorithm, coord, store, pacer, queue, length)
@@ -226,7 +249,7 @@ class AsyncOffPolicyDriver(Driver):
     @property
     def reproducible(self) -> bool:
         """True in modes "lockstep" and "sync", but for workers, any of which may be lost."""
-        return self._pacer.paced and isinstance(self._collection, LocalCollection)
+        return self._pacer.paced and not self._has_workers
 
     # ---- learner's side ----
 
@@ -279,7 +302,7 @@ class AsyncOffPolicyDriver(Driver):
                 self._take(self._learn_queue_cap - len(self._pending))
             self._waited_secs += time.monotonic() - self._waiting_since
             with sequential():
-                exp = stack_segments([s.experience for s in self._pending])
+                exp = self._stacked([s.experience for s in self._pending])
             # An interrupt before this line loses nothing: the next call goes on with what is pending.
             self._pending, self._requested = [], False
         except QueueClosed:

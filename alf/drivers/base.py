@@ -36,6 +36,11 @@ def restarts(env: Any) -> int:
     return env.restarts if isinstance(env, BatchedEnvironment) else 0
 
 
+def waited_until(env: Any) -> float:
+    """See `BatchedEnvironment.waited_until`; 0 for a batched environment that is not of alf."""
+    return env.waited_until if isinstance(env, BatchedEnvironment) else 0.0
+
+
 def check_env(env: BatchedEnvironment, algorithm: RLAlgorithm, name: str = "The environment") -> None:
     """Raises ValueError when the specs of an environment are not those that the algorithm was built for."""
     for what, of_env, of_algorithm in (

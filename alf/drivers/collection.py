@@ -9,6 +9,22 @@ from alf.drivers.threads import DriverThread
 from alf.metrics.time_shares import Timings
 
 
+class EnvironmentHost(Protocol):
+    """Other processes that step the environments of a driver, which ask them."""
+
+    def wake(self) -> None:
+        """Called when the driver stops: environments that wait for their process raise QueueClosed from then on."""
+
+    def stats(self) -> dict[str, float]:
+        """Scalars for displays."""
+
+    def describe(self) -> str:
+        """A sentence on who steps, without a full stop."""
+
+    def who_is_waited_for(self) -> str:
+        """Who has not answered, for the message of a learner that has waited too long."""
+
+
 class Collection(Protocol):
     """Fills the learn queue: with environments of this process (`LocalCollection`) or elsewhere (`RemoteCollection`)."""
 

@@ -11,12 +11,14 @@ import tensorflow as tf
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.acting import Server, queue_policy
 from alf.drivers.base import restarts
+from alf.drivers.collection import EnvironmentHost
 from alf.drivers.collector import SLOW_STEP_SECS, Collector
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.pacing import Pacer
 from alf.drivers.policy_store import PolicyStore, Snapshot
 from alf.drivers.queues import TFQueues
 from alf.drivers.random_policy import random_policy
+from alf.drivers.teaching import Teacher
 from alf.drivers.threads import ActorThread, DriverThread, EnvThread
 from alf.drivers.unroll import Unroller, inline_call_spec, inline_policy, parallel, queue_call_spec, sequential
 from alf.environments.batched_environment import BatchedEnvironment
@@ -37,6 +39,8 @@ class LocalCollection:
         unroll_length: int,
         seeds: np.random.SeedSequence,
         stepping: str,
+        host: EnvironmentHost | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         """Prepares; nothing is traced, and no environment touched.
 
@@ -50,7 +54,13 @@ class LocalCollection:
           unroll_length: T.
           seeds: source of the seeds of environment threads, then of actors.
           stepping: see `Collector`.
+          host: steps the environments in other processes; "auto" is "host" then: inside the graph the way there would
+            hold a thread of TensorFlow's.
+          teacher: gives the actions of all steps but random ones.
         """
+        if host is not None:
+            coord.on_stop(host.wake)
+            stepping = "host" if stepping == "auto" else stepping
         self._envs = envs
         self._algorithm = algorithm
         self._coord = coord
@@ -59,13 +69,15 @@ class LocalCollection:
         self._queues = queues
         self._unroll_length = unroll_length
         self._seeds = seeds
+        self._host = host
+        self._teacher = teacher
         self._batch_size = envs[0].batch_size
         self._num_actors = len(queues.actor_queues)
         self._steppers: list[Callable[..., Any]] = []
         self._threads: list[DriverThread] = []
         self.unrollers: dict[bool, Unroller] = {}
         self.collectors = [
-            Collector(env, i, i * self._batch_size, seed, self._handles(i), stepping, coord.should_stop)
+            Collector(env, i, i * self._batch_size, seed, self._handles(i), stepping, coord.should_stop, teacher)
             for i, (env, seed) in enumerate(zip(envs, seeds.spawn(len(envs)), strict=True))
         ]
 
@@ -104,6 +116,8 @@ class LocalCollection:
         policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
         if at_random:
             policy = random_policy(policy, self._algorithm.random_action)
+        elif self._teacher is not None:
+            policy = self._teacher.policy(policy)
         unroller = Unroller(
             self._algorithm,
             self._batch_size,
@@ -139,8 +153,9 @@ class LocalCollection:
                 collector.close()
 
     def stats(self) -> dict[str, float]:
-        """Restarts of environments, and the mean time of a step in ms."""
+        """Restarts of environments, and the mean time of a step in ms; what their host tells."""
         return {
+            **({} if self._host is None else self._host.stats()),
             "restarts": float(sum(restarts(env) for env in self._envs)),
             "env_step_ms": 1e3 * sum(c.step_secs for c in self.collectors) / len(self.collectors),
         }
@@ -156,8 +171,8 @@ class LocalCollection:
         )
 
     def who_is_busy(self) -> list[str]:
-        """Nobody beside the threads."""
-        return []
+        """Nobody beside the threads, and the host that they ask."""
+        return [] if self._host is None else [self._host.who_is_waited_for()]
 
     def describe(self) -> str:
         """See `Collection`."""
@@ -168,4 +183,5 @@ class LocalCollection:
             + f" ({1e3 * c.step_secs:.2f} ms a step, limit {1e3 * SLOW_STEP_SECS:g} ms)"
             for c in self.collectors
         )
-        return f"{len(self._envs)} environments of batch {self._batch_size}, {acting}; {how}."
+        where = "" if self._host is None else f" of {self._host.describe()}"
+        return f"{len(self._envs)} environments of batch {self._batch_size}{where}, {acting}; {how}."

@@ -73,6 +73,7 @@ class PolicyDriver(Driver):
         self._rng = np.random.default_rng(random_seed)
         self._act = tf.function(self._act_once, autograph=False)
         self._act_in_a_row = tf.function(self._unroll, autograph=False)
+        self._read: list[tf.Variable] | None = None
         self._store: PolicyStore | None = None
         self._weights: tuple[tf.Tensor, ...] = ()
         # Where the environment stands, the seed of the next action, and what asks whether to go on.
@@ -109,13 +110,33 @@ class PolicyDriver(Driver):
         Raises:
           ValueError: acting reads variables in a way that would meet the live ones.
         """
+        store = self._frozen_store()
+        self._weights = store.publish(store.version + 1).weights
+
+    def weights(self) -> list[np.ndarray]:
+        """What it acts by at this moment, as `load` takes it, also in another process."""
+        return [v.numpy() for v in self._variables_read()]
+
+    def load(self, weights: Sequence[np.ndarray]) -> None:
+        """Acts by these weights from now on; the variables stay what they are.
+
+        Args:
+          weights: of a driver of the same algorithm.
+
+        Raises:
+          ValueError: they are not those of this algorithm, or acting reads variables in a way that would meet the live ones.
+        """
+        store = self._frozen_store()
+        self._weights = store.load(store.version + 1, weights).weights
+
+    def _frozen_store(self) -> PolicyStore:
         if self._store is None:
             self._store = PolicyStore(self._variables_read())
             self._act = self._frozen(self._act_once, self._store, *self._act_specs())
             self._act_in_a_row = self._frozen(
                 self._unroll, self._store, *self._act_specs(), tf.TensorSpec([], tf.int32)
             )
-        self._weights = self._store.publish(self._store.version + 1).weights
+        return self._store
 
     def get_initial_time_step(self) -> ActionTimeStep:
         """Resets the environment: the first time step [B, ...] of new episodes."""
@@ -258,9 +279,11 @@ class PolicyDriver(Driver):
         return add_outer_dims(algorithm.time_step_spec, rows), add_outer_dims(state, rows), seed
 
     def _variables_read(self) -> list[tf.Variable]:
-        live = tf.function(self._act_once, autograph=False).get_concrete_function(*self._act_specs())
-        read = {v.ref() for v in live.graph.variables}
-        return [v for v in self._algorithm.variables if v.ref() in read]
+        if self._read is None:
+            live = tf.function(self._act_once, autograph=False).get_concrete_function(*self._act_specs())
+            read = {v.ref() for v in live.graph.variables}
+            self._read = [v for v in self._algorithm.variables if v.ref() in read]
+        return self._read
 
     # ---- traced ----
 

@@ -15,6 +15,7 @@ from tensorflow.python.eager import context
 from tf_agents.trajectories import trajectory
 
 from alf.drivers.acting import Server
+from alf.drivers.base import waited_until
 from alf.drivers.collector import Collector
 from alf.drivers.coordinator import Coordinator
 from alf.drivers.pacing import Pacer
@@ -107,7 +108,8 @@ class EnvThread(DriverThread):
             round_ += 1
 
     def _busy_since(self) -> float | None:
-        return self.collector.busy_since
+        since = self.collector.busy_since
+        return None if since is None else max(since, waited_until(self.collector.env))
 
     def _leave(self) -> None:
         self.collector.close()

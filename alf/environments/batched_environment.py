@@ -55,6 +55,14 @@ class BatchedEnvironment(py_environment.PyEnvironment):
         return None
 
     @property
+    def waited_until(self) -> float:
+        """Until when, by `time.monotonic()`, it waited for the machine that runs it to come back; 0 where it never does.
+
+        Such a wait may take any time: a call does not count as hanging for it.
+        """
+        return 0.0
+
+    @property
     def frames_per_step(self) -> int:
         """Frames of a video game that one step, one decision of the agent, takes; 1 where there are none.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 import numpy as np
@@ -16,6 +16,18 @@ from alf.metrics.summary_writer import SummaryWriter
 TAG = "Video/evaluation"
 _LAST = int(StepType.LAST)
 _FPS = 30
+
+
+class Picture(NamedTuple):
+    """A moving picture: `encoded` as a GIF, its `height` and `width` in pixels."""
+
+    encoded: bytes
+    height: int
+    width: int
+
+    def write(self, writer: SummaryWriter, step: int) -> None:
+        """Writes it; not flushed."""
+        writer.image(TAG, self.encoded, self.height, self.width, step)
 
 
 @gin.configurable(module="alf")
@@ -89,17 +101,13 @@ class EpisodeVideo:
         thin = max(1, -(-max(frame.shape[:2]) // self._max_side))
         self._frames.append(np.ascontiguousarray(frame[::thin, ::thin, :3]))
 
-    def write(self, writer: SummaryWriter, step: int) -> None:
-        """Writes what was gathered since `begin`, if anything was.
-
-        Args:
-          writer: of the evaluation.
-          step: the x value.
-        """
+    def picture(self) -> Picture | None:
+        """What was gathered since `begin`, if anything was; once."""
         frames, self._frames = self._frames, []
-        if frames:
-            height, width = frames[0].shape[:2]
-            writer.image(TAG, gif(frames, _FPS / self._stride), height, width, step)
+        if not frames:
+            return None
+        height, width = frames[0].shape[:2]
+        return Picture(gif(frames, _FPS / self._stride), height, width)
 
 
 def gif(frames: list[np.ndarray], fps: float) -> bytes:

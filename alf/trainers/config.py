@@ -60,6 +60,7 @@ class TrainerConfig:
         stop_conditions: Sequence[StopCondition] = (),
         reward_success_threshold: float | Mapping[str, float] | None = None,
         evaluate_beside: bool = False,
+        evaluation_worker: bool = False,
         checkpoint_save_secs: float = 0.0,
         checkpoint_env_steps: int = 0,
         checkpoint_at_evaluation: bool = False,
@@ -76,6 +77,9 @@ class TrainerConfig:
         best_by: str | None = None,
         num_workers: int = 0,
         ray_address: str | None = None,
+        central_inference: bool = False,
+        load_memory_from_file_path: str | None = None,
+        num_learners: int = 1,
     ) -> None:
         """Creates the settings.
 
@@ -127,6 +131,8 @@ class TrainerConfig:
             of the evaluation is the lowest of them.
           evaluate_beside: evaluate in a thread of its own, by the weights of the moment when it begins, while training
             goes on. One that is due while another one is running is left out.
+          evaluation_worker: the same, but with `num_workers` one more worker plays the evaluations, in a process of its own.
+            If it is lost they are played again or left out, and training goes on.
           checkpoint_save_secs: also save when so many seconds have passed since the last checkpoint; 0 for never.
           checkpoint_env_steps: also save each time the environment steps pass a multiple of this; 0 for never.
           checkpoint_at_evaluation: save at every evaluation, not only when its return is the best so far.
@@ -160,6 +166,12 @@ class TrainerConfig:
             the machines of a Ray cluster; 0 collects in this process. Needs the extra `distributed`.
           ray_address: of that cluster: "auto" for the one that this machine belongs to, or "HOST:PORT" of its head. None or
             "local": this machine alone, with nothing to set up.
+          central_inference: workers only step environments, of which they have `num_envs` each; as many environment threads
+            of this process act in them as there are environments. For policies that are large, or want a GPU.
+          load_memory_from_file_path: a dataset of recorded episodes that the replay memory begins with, unless a resumed run
+            has the one of its checkpoint.
+          num_learners: GPUs of this machine that share the training of every minibatch, with the result of a single one; where
+            there are none, TensorFlow's logical CPUs.
 
         Raises:
           ValueError: a number is out of its range.
@@ -257,11 +269,12 @@ class TrainerConfig:
                 f"TrainerConfig.stop_conditions={conditions!r} must be a list of conditions, such as [@alf.TimeLimit()]."
             )
         evaluates = values["evaluate"] if schedule is None else schedule.period is not None
-        if values["evaluate_beside"] and not evaluates:
-            raise ValueError(
-                "TrainerConfig.evaluate_beside=True has nothing to evaluate: set evaluate=True, or a schedule with "
-                "steps_between_evaluation_periods."
-            )
+        for name in ("evaluate_beside", "evaluation_worker"):
+            if values[name] and not evaluates:
+                raise ValueError(
+                    f"TrainerConfig.{name}=True has nothing to evaluate: set evaluate=True, or a schedule with "
+                    "steps_between_evaluation_periods."
+                )
 
 
 _FIELDS = [p for p in inspect.signature(TrainerConfig.__init__).parameters if p != "self"]
@@ -291,4 +304,5 @@ _LEAST = {
     "num_envs": 1,
     "burn_in_length": 0,
     "num_workers": 0,
+    "num_learners": 1,
 }

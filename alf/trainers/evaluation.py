@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,53 +15,15 @@ from alf.data_structures import ActionTimeStep, StepType
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.episode_video import EpisodeVideo
-from alf.metrics.summary_writer import SummaryWriter
-from alf.trainers.agent_evaluation import BehaviorEvaluation, behavior_scalars, recorder_of
+from alf.trainers.agent_evaluation import recorder_of
 from alf.trainers.counts import Count, EnvironmentEpisodes
+from alf.trainers.evaluation_log import EvaluationLog, Played
+from alf.trainers.evaluation_result import Evaluation as Evaluation
 
 _LAST = int(StepType.LAST)
 
 # How many evaluations a run remembers.
 KEPT_EVALUATIONS = 1000
-
-
-class Evaluation(NamedTuple):
-    """What some episodes came to.
-
-    Attributes:
-      episodes: how many have ended; without any, the four numbers that follow are NaN.
-      average_return: mean of `returns`.
-      std_return: their standard deviation.
-      average_length: mean number of actions.
-      success_rate: share of episodes that succeeded: by their return, where there is a threshold, or as the environment says.
-        Where thresholds are set by behavior, the lowest of their success rates.
-      environment_steps: actions taken, those of episodes that did not end included.
-      returns: of each episode, rewards as the environment gives them.
-      step: global counter of the weights that played.
-      average_shaped_return: as `average_return`, of the rewards that are learned from (`reward_shaping_fn`); None
-        where these are those of the environment.
-      behaviors: the same of the episodes of single agents, by the names of their behaviors; empty for a single agent.
-    """
-
-    episodes: int
-    average_return: float
-    std_return: float
-    average_length: float
-    success_rate: float = math.nan
-    environment_steps: int = 0
-    returns: tuple[float, ...] = ()
-    step: int = 0
-    average_shaped_return: float | None = None
-    behaviors: tuple[BehaviorEvaluation, ...] = ()
-
-    def behavior(self, name: str) -> BehaviorEvaluation | None:
-        """What the agents of one behavior came to; None where there is none of this name."""
-        return next((b for b in self.behaviors if b.name == name), None)
-
-    def score(self, behavior: str | None) -> tuple[float, int]:
-        """What judges the weights: the mean return of all, or of the agents of one behavior, and of how many episodes."""
-        judged = self if behavior is None else self.behavior(behavior)
-        return (math.nan, 0) if judged is None else (judged.average_return, judged.episodes)
 
 
 class EpisodeRecorder:
@@ -216,7 +178,7 @@ class Evaluator:
         self._driver = PolicyDriver(
             env, algorithm, observers=[self._record], epsilon_greedy=epsilon_greedy, random_seed=random_seed
         )
-        self._writer = SummaryWriter(log_dir)
+        self._log = EvaluationLog(log_dir)
 
     def _record(self, trajectory: Any) -> None:
         assert self._recorder is not None
@@ -240,6 +202,10 @@ class Evaluator:
     def freeze(self) -> None:
         """Plays by the weights of this moment from now on; see `PolicyDriver.freeze`."""
         self._driver.freeze()
+
+    def load(self, weights: Sequence[np.ndarray]) -> None:
+        """Plays by weights from elsewhere from now on; see `PolicyDriver.load`."""
+        self._driver.load(weights)
 
     def play(
         self,
@@ -291,29 +257,16 @@ class Evaluator:
             )
         return recorder.result(step)
 
-    def report(self, result: Evaluation) -> None:
-        """Writes `Metrics/AverageReturn`, `/AverageEpisodeLength` and `/SuccessRate`; nothing without an episode.
+    def told(self, result: Evaluation) -> Played:
+        """The last evaluation, `result`, with what is shown of it only; its picture is told once."""
+        success = self._recorder is not None and self._recorder.tells_success
+        return Played(result, success, self._video.picture() if result.episodes else None)
 
-        Where rewards are shaped, `Metrics/AverageShapedReturn` stands beside the raw one. With several agents there are
-        the same numbers as `Metrics/<behavior>/...`.
-        """
-        if not result.episodes:
-            return
-        scalars = {
-            "Metrics/AverageReturn": result.average_return,
-            "Metrics/AverageEpisodeLength": result.average_length,
-        }
-        told = self._recorder is not None and self._recorder.tells_success
-        if told and not math.isnan(result.success_rate):
-            scalars["Metrics/SuccessRate"] = result.success_rate
-        if result.average_shaped_return is not None:
-            scalars["Metrics/AverageShapedReturn"] = result.average_shaped_return
-        scalars |= behavior_scalars(result.behaviors)
-        self._writer.scalars(scalars, result.step)
-        self._video.write(self._writer, result.step)
-        self._writer.flush()
+    def report(self, result: Evaluation) -> None:
+        """Writes the last evaluation into the event file; see `EvaluationLog`."""
+        self._log.write(self.told(result))
 
     def close(self) -> None:
         """Closes the environment and the event file."""
         self._env.close()
-        self._writer.close()
+        self._log.close()

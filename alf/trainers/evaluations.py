@@ -7,12 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import gin
 import tensorflow as tf
 from absl import logging
 
-from alf.trainers.agent_evaluation import BehaviorEvaluation, told
+from alf.trainers.agent_evaluation import told
 from alf.trainers.counts import Count
 from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation, Evaluator
 
@@ -42,15 +43,37 @@ class History(tf.train.experimental.PythonState):
 
     def serialize(self) -> str:
         """All of them, as JSON text."""
-        return json.dumps([list(e) for e in self._kept])
+        return json.dumps([e.plain() for e in self._kept])
 
     def deserialize(self, string_value: bytes) -> None:
         """Takes over what `serialize` gave."""
         self._kept.clear()
-        for row in json.loads(string_value):
-            found = Evaluation(*row)
-            behaviors = tuple(BehaviorEvaluation(*b)._replace(returns=tuple(b[-1])) for b in found.behaviors)
-            self._kept.append(found._replace(returns=tuple(found.returns), behaviors=behaviors))
+        self._kept.extend(Evaluation.of_plain(row) for row in json.loads(string_value))
+
+
+class Beside(Protocol):
+    """Evaluates beside training, one evaluation at a time, by the weights of the moment when it begins."""
+
+    @property
+    def running(self) -> bool:
+        """Whether one goes on, or its result has not been taken."""
+
+    def start(self, count: Count, step: int, max_episode_steps: int) -> bool:
+        """Begins an evaluation, in the learner's thread between two updates; False while one is running."""
+
+    def take(self, wait: bool = False, give_up: Callable[[], bool] = lambda: False) -> Evaluation | None:
+        """The result of an evaluation that has finished, once; None while there is none.
+
+        Args:
+          wait: for the one that is running.
+          give_up: asked while waiting; once it is true, the evaluation is left running and there is no result.
+        """
+
+    def report(self, result: Evaluation) -> None:
+        """Writes the result that was taken last into an event file."""
+
+    def stop(self) -> None:
+        """Ends what is running, without a result, and what else it has; may be called any number of times."""
 
 
 # Between two looks at an evaluation that is waited for.
@@ -59,7 +82,7 @@ _POLL_SECS = 0.2
 
 @gin.configurable(module="alf")
 class EvaluationBeside:
-    """One evaluation at a time in a thread of its own, by the weights of the moment when it began."""
+    """One evaluation at a time in a thread of its own, by the weights of the moment when it began; a `Beside`."""
 
     def __init__(self, evaluator: Evaluator, stall_timeout_secs: float = 600.0) -> None:
         """Creates it; nothing runs yet.
@@ -149,6 +172,10 @@ class EvaluationBeside:
                     "longer limit; create_environment.step_timeout_secs has an environment that hangs made anew."
                 )
 
+    def report(self, result: Evaluation) -> None:
+        """See `Evaluator.report`."""
+        self._evaluator.report(result)
+
     def stop(self, timeout_secs: float = 10.0) -> None:
         """Ends what is running, without a result; its environment may be closed then."""
         self._stop.set()
@@ -182,7 +209,16 @@ class Evaluations:
         self._refresh = refresh
         self._best_by = best_by
         self._evaluator: Evaluator | None = None
-        self._beside: EvaluationBeside | None = None
+        self._beside: Beside | None = None
+
+    def leave_to(self, beside: Beside) -> None:
+        """Has `beside` play what is played beside training; the evaluator is made when another evaluation is asked for."""
+        self._beside = beside
+
+    @property
+    def left_to_others(self) -> bool:
+        """Whether somebody else plays what is played beside training."""
+        return self._beside is not None and not isinstance(self._beside, EvaluationBeside)
 
     def prepare(self) -> Evaluator:
         """Makes the evaluator, once; returns it."""
@@ -198,7 +234,7 @@ class Evaluations:
             return None
         evaluator = self.prepare()
         self._refresh(evaluator, step)
-        if self._beside is not None:
+        if self._beside is not None and not self.left_to_others:
             evaluator.freeze()
         return evaluator.play(count, step, max_episode_steps, should_stop)
 
@@ -206,7 +242,7 @@ class Evaluations:
         """Begins to evaluate the present weights beside training; False while that is going on already."""
         if self._beside is None:
             self._beside = EvaluationBeside(self.prepare())
-        if not self._beside.running:
+        if not (self.left_to_others or self._beside.running):
             self._refresh(self.prepare(), step)
         return self._beside.start(count, step, max_episode_steps)
 
@@ -216,7 +252,10 @@ class Evaluations:
 
     def record(self, result: Evaluation, iteration: int, beside: bool) -> bool:
         """Writes and logs a result and adds it to the history; returns whether it is the best so far."""
-        self.prepare().report(result)
+        if beside and self._beside is not None:
+            self._beside.report(result)
+        else:
+            self.prepare().report(result)
         _tell(result, iteration, beside)
         return self.history.add(result, self._best_by)
 

@@ -450,7 +450,7 @@ class Improver(abc.ABC):
         if not last and not self._counters.reached(self._evaluation_due):
             return
         self._evaluation_due = self.schedule.next_evaluation(self._counters[Phase.TRAIN])
-        if self._config.evaluate_beside and not reached:
+        if (self._config.evaluate_beside or self._config.evaluation_worker) and not reached:
             self._evaluate_beside()
         else:
             self.evaluate(self.schedule.evaluation_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -10,15 +11,19 @@ import gin
 
 from alf.algorithms.off_policy_algorithm import MemoryUse
 from alf.data_structures import ActionTimeStep, Nest
+from alf.distributed.environment_pool import EnvironmentPool
 from alf.distributed.pool import WorkerPool
+from alf.distributed.remote_evaluator import RemoteEvaluator
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.base import Driver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.replay.experience_replayer import ReplayTooSmallError
-from alf.trainers import remote
+from alf.trainers import remote, remote_environments
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
+from alf.trainers.remote_evaluation import RemoteEvaluation
+from alf.trainers.run_report import EVAL_DIR
 
 
 class OffPolicyTrainer(Trainer):
@@ -124,6 +129,8 @@ class _Filling:
             whose, why = "", ""
             if self._behavior is not None:
                 whose, why = f" of the behavior {self._behavior!r}", "its agents decide too seldom, or "
+            if use.memory.buffer.waits_for_ends:
+                why += "its episodes do not end (store_transitions_only_when_episodes_are_terminated), or "
             raise ReplayTooSmallError(
                 f"The replay memory{whose} never holds mini_batch_size={use.size} sequences of mini_batch_length="
                 f"{use.length} steps: it came to {self._most}, and {self._since} more steps, over twice the {memory} that "
@@ -172,7 +179,8 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
     """Learns from `num_envs` environment threads that collect meanwhile; `AsyncOffPolicyDriver` has the settings.
 
     With `num_workers` there are so many threads in each of these processes and none in this one, which has an environment
-    that tells what all are like and is never stepped.
+    that tells what all are like and is never stepped. With `central_inference` too all threads are in this process, and
+    their environments in the workers.
     """
 
     _takes_workers = True
@@ -181,34 +189,61 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
         """Creates the trainer; see `Trainer`."""
         super().__init__(config)
         self._pool: WorkerPool | None = None
+        self._host: EnvironmentPool | None = None
+
+    def _workers_act(self) -> bool:
+        return self._config.num_workers > 0 and not self._config.central_inference
 
     def _num_environments(self) -> int:
-        return 1 if self._config.num_workers else self._config.num_envs
+        return 1 if self._workers_act() else self._num_threads()
 
     def _num_threads(self) -> int:
         return (self._config.num_workers or 1) * self._config.num_envs
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()
-        if self._config.num_workers:
-            self._pool = remote.make_pool(self._config, self._seeds.run, self._counters.iterations)
+        run = self._config, self._seeds.run, self._counters.iterations
+        rows = self._evaluation_rows(envs[0].batch_size)
+        if self._host is not None and self._config.evaluation_worker:
+            evaluator = remote_environments.start_evaluator(self._host, *run, rows)
+            self._leave_evaluations_to(evaluator, envs[0])
+        if self._workers_act():
+            self._pool = remote.make_pool(*run, rows)
             self._stream_closers.append(self._pool.stop)
+            self._leave_evaluations_to(self._pool.evaluator, envs[0])
         return AsyncOffPolicyDriver(
             envs,
             self.algorithm,
             unroll_length=self._config.unroll_length,
             random_seed=random_seed,
             workers=self._pool,
+            host=self._host,
         )
 
+    def _make_environments(self, iteration: int) -> list[BatchedEnvironment]:
+        if not self._config.num_workers or self._workers_act():
+            return super()._make_environments(iteration)
+        self._host = remote_environments.make_pool(self._config, self._seeds.run, iteration)
+        self._stream_closers.append(self._host.stop)
+        self._envs = [*self._host.start()]
+        return self._envs
+
+    def _leave_evaluations_to(self, evaluator: RemoteEvaluator | None, env: BatchedEnvironment) -> None:
+        if evaluator is not None:
+            log_dir = os.path.join(self._root_dir, EVAL_DIR)
+            self._evaluations.leave_to(
+                RemoteEvaluation(evaluator, self.algorithm, env, self._config.epsilon_greedy, log_dir)
+            )
+
     def _worker_facts(self) -> Mapping[str, Any] | None:
-        if self._pool is None:
+        pool = self._pool or self._host
+        if pool is None:
             return None
-        version, rows = int(self.algorithm.iterations), self._pool.facts()
+        version, rows = int(self.algorithm.iterations), pool.facts()
         for row in rows:
             acting = row["policy_version"]
             row["lag"] = None if acting is None else version - acting
-        return {"pool": self._pool.describe(), "policy_version": version, "workers": rows}
+        return {"pool": pool.describe(), "policy_version": version, "workers": rows}
 
     def _describe_driver(self) -> str:
         driver = self.driver

@@ -50,6 +50,26 @@ def create_training_environment(
     return create_environment(nonparallel=nonparallel, seed=random_seed)
 
 
+def create_evaluation_environment(
+    rows: int,
+    random_seed: np.random.SeedSequence,
+    create: Callable[..., BatchedEnvironment] = create_training_environment,
+) -> BatchedEnvironment:
+    """Makes an environment to evaluate in.
+
+    Args:
+      rows: B.
+      random_seed: of the environment.
+      create: makes that of a single row; as `create_training_environment`.
+    """
+    if rows <= 1:
+        env = create(nonparallel=True, random_seed=random_seed)
+    else:
+        env = create_environment(num_parallel_environments=rows, seed=random_seed)
+    env.enter_phase(Phase.TEST.value)
+    return env
+
+
 class Trainer(Improver):
     """Runs a `TrainerConfig`: environments, algorithm, driver, iterations, checkpoints, summaries, evaluation.
 
@@ -212,6 +232,7 @@ class Trainer(Improver):
         check_targets(config.stop_conditions, config.reward_success_threshold, behaviors)
         check_behavior("TrainerConfig.best_by", config.best_by, behaviors)
         self._algorithm = build_algorithm(config, envs[0])
+        self._algorithm.set_learners(config.num_learners)
         # The driver reads the version of the weights, so the checkpoint comes first.
         metrics = self._restore()
         if self._counters.iterations != begins_at:
@@ -240,7 +261,7 @@ class Trainer(Improver):
         self._report.follow_goals()
         self._evaluation_seeds = seeds.evaluation
         self._closers.insert(0, self._evaluations.close)
-        if self.schedule.period is not None:
+        if self.schedule.period is not None and not self._evaluations.left_to_others:
             self._evaluations.prepare()
 
     def _make_environments(self, iteration: int) -> list[BatchedEnvironment]:
@@ -325,16 +346,14 @@ class Trainer(Improver):
         return evaluator
 
     def _create_evaluation_environment(self, seed: np.random.SeedSequence) -> BatchedEnvironment:
+        rows = self._evaluation_rows(self._train_batch_size)
+        return create_evaluation_environment(rows, seed, self._create_environment)
+
+    def _evaluation_rows(self, batch_size: int) -> int:
         """Plays some episodes side by side, since a step of a batch costs little more than one of a single row."""
         count = self.schedule.evaluation_steps
         episodes = int(count.value) if isinstance(count, EnvironmentEpisodes) else 1
-        rows = min(episodes, self._train_batch_size, _MAX_EVALUATION_ROWS)
-        if rows <= 1:
-            env = self._create_environment(nonparallel=True, random_seed=seed)
-        else:
-            env = create_environment(num_parallel_environments=rows, seed=seed)
-        env.enter_phase(Phase.TEST.value)
-        return env
+        return min(episodes, batch_size, _MAX_EVALUATION_ROWS)
 
     def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
         if not self._config.exact_resume:

@@ -189,7 +189,11 @@ def _driver_rows(stats: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def _workers(stats: Mapping[str, float]) -> str:
     told = f"{stats.get('workers_alive', 0):.0f} of {stats['workers']:.0f} alive"
-    counts = (("worker_restarts", "restarts"), ("lost_requests", "requests lost"))
+    counts = (
+        ("worker_restarts", "restarts"),
+        ("lost_requests", "requests lost"),
+        ("skipped_evaluations", "evaluations skipped"),
+    )
     return told + "".join(f", {stats[name]:.0f} {what}" for name, what in counts if stats.get(name))
 
 

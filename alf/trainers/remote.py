@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from alf.distributed import ray_engine
-from alf.distributed.engine import resolve
+from alf.distributed.engine import Engine, resolve
 from alf.distributed.pool import WorkerPool
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
@@ -20,6 +21,7 @@ from alf.trainers.building import build_algorithm
 from alf.trainers.config import TrainerConfig
 from alf.trainers.phases import Phase
 from alf.trainers.policy_trainer import create_training_environment
+from alf.trainers.remote_evaluation import make_evaluator
 from alf.utils.gin_text import config_text, modules_in_use, take_over
 
 MAKER = "alf.trainers.remote:make_driver"
@@ -33,6 +35,7 @@ _LEARNERS: dict[str, Any] = {
     "num_env_steps": 0,
     "evaluate": False,
     "evaluate_beside": False,
+    "evaluation_worker": False,
     "schedule": None,
     "stop_conditions": (),
     "initialize_from": None,
@@ -48,25 +51,21 @@ _one_at_a_time = threading.Lock()
 # ---- the learner's side ----
 
 
-def make_pool(config: TrainerConfig, random_seed: int, iteration: int) -> WorkerPool:
+def make_pool(config: TrainerConfig, random_seed: int, iteration: int, evaluation_rows: int = 1) -> WorkerPool:
     """The workers of a run, not started yet.
 
     Args:
       config: of the run; `num_workers`, `num_envs` and `ray_address` say how many, and where.
       random_seed: of the run.
       iteration: at which it is started or resumed.
+      evaluation_rows: environments that the worker for evaluations steps together, where there is one.
 
     Raises:
       GinConfigError: the configuration cannot be told to other processes.
       ValueError: nor can the algorithm, Ray is not installed, or there is no such cluster.
     """
     settings = worker_settings(config, random_seed, iteration)
-    try:
-        engine = ray_engine.RayEngine(config.ray_address)
-    except (ImportError, ConnectionError, RuntimeError, ValueError) as e:
-        asked = f"num_workers={config.num_workers}"
-        asked += "" if config.ray_address is None else f", ray_address={config.ray_address!r}"
-        raise ValueError(f"TrainerConfig.{asked}: {e}") from e
+    engine = make_engine(config)
     try:
         return WorkerPool(
             engine,
@@ -75,10 +74,25 @@ def make_pool(config: TrainerConfig, random_seed: int, iteration: int) -> Worker
             MAKER,
             settings,
             sync=_driver_setting("mode", "async") == "sync",
+            evaluator=make_evaluator(engine, config, settings, evaluation_rows) if config.evaluation_worker else None,
         )
     except BaseException:
         engine.stop()
         raise
+
+
+def make_engine(config: TrainerConfig) -> Engine:
+    """What runs the workers of a run.
+
+    Raises:
+      ValueError: Ray is not installed, or there is no such cluster.
+    """
+    try:
+        return ray_engine.RayEngine(config.ray_address)
+    except (ImportError, ConnectionError, RuntimeError, ValueError) as e:
+        asked = f"num_workers={config.num_workers}"
+        asked += "" if config.ray_address is None else f", ray_address={config.ray_address!r}"
+        raise ValueError(f"TrainerConfig.{asked}: {e}") from e
 
 
 def worker_settings(config: TrainerConfig, random_seed: int, iteration: int) -> dict[str, Any]:
@@ -132,7 +146,26 @@ def _this_process() -> str:
 # ---- the worker's side ----
 
 
-def make_driver(
+def make_driver(number: int, life: int, **learners: Any) -> AsyncOffPolicyDriver:
+    """Makes what collects in a worker: a driver that is not started yet, with environments and an algorithm of its own.
+
+    Replay memory is none of it.
+
+    Args:
+      number: of the worker.
+      life: how many of this number came before.
+      learners: see `configured`.
+
+    Raises:
+      GinConfigError: the configuration cannot be taken over.
+      Exception: whatever the environments or the algorithm fail with.
+    """
+    with configured(number, life, **learners) as (config, seeds):
+        return _make_driver(config, seeds)
+
+
+@contextlib.contextmanager
+def configured(
     number: int,
     life: int,
     text: str,
@@ -142,11 +175,11 @@ def make_driver(
     random_seed: int,
     iteration: int,
     learner: str,
-) -> AsyncOffPolicyDriver:
-    """Makes what collects in a worker: a driver that is not started yet, with environments and an algorithm of its own.
+) -> Iterator[tuple[TrainerConfig, run_seeds.Seeds]]:
+    """Puts the learner's configuration in force, in which a worker makes what it needs in the block.
 
-    What is random in it follows from the seed of the run, `number`, `life` and `iteration`, and is the same nowhere else
-    in the run. Replay memory is none of it.
+    What is random follows from the seed of the run, `number`, `life` and `iteration`, and is the same nowhere else in the
+    run.
 
     Args:
       number: of the worker.
@@ -161,7 +194,6 @@ def make_driver(
 
     Raises:
       GinConfigError: the configuration cannot be taken over.
-      Exception: whatever the environments or the algorithm fail with.
     """
     own_process = learner != _this_process()
     seeds = run_seeds.of_worker(random_seed, number, life, iteration)
@@ -173,7 +205,7 @@ def make_driver(
         config = TrainerConfig(root_dir=os.devnull, **_LEARNERS, **settings, **given)
         if own_process and not config.use_tf_functions:
             tf.config.run_functions_eagerly(True)
-        return _make_driver(config, seeds)
+        yield config, seeds
 
 
 def _make_driver(config: TrainerConfig, seeds: run_seeds.Seeds) -> AsyncOffPolicyDriver:

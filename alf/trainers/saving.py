@@ -13,6 +13,7 @@ from absl import logging
 
 from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.stored_steps import fill_memory
 from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
 from alf.trainers import run_facts
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, REPLAY_DIR
@@ -114,13 +115,30 @@ class Saver:
         return path
 
     def restore_replay(self) -> None:
-        """Fills the replay memory as it was at the restored checkpoint, where it was saved; otherwise it stays empty."""
+        """Fills the replay memory as it was at the restored checkpoint, where it was saved, else with a dataset if there is one.
+
+        Raises:
+          DatasetError: the dataset cannot be read, or is of other observations or actions.
+          ValueError: there is no memory for it, or it is too small.
+        """
+        self._load_replay()
+        path, memories = self._config.load_memory_from_file_path, self._algorithm.memories()
+        if path is None or any(memory.total_steps for memory in memories.values()):
+            return
+        if any(behavior is not None for behavior in memories):
+            raise ValueError(
+                f"TrainerConfig.load_memory_from_file_path={path!r} is for a single agent, and each behavior has a memory of "
+                "its own: call alf.algorithms.stored_steps.fill_memory for the algorithm of one."
+            )
+        logging.info("The replay memory holds %d steps of %s.", fill_memory(self._algorithm, path), path)
+
+    def _load_replay(self) -> None:
         memories = self._algorithm.memories()
         if self.path is None or not memories:
             return
         directory = os.path.join(self._root_dir, REPLAY_DIR, os.path.basename(self.path))
         if not self._config.checkpoint_replay or not os.path.isdir(directory):
-            logging.info("The run goes on with an empty replay memory: it collects before it learns.")
+            logging.info("The checkpoint has no replay memory: the run collects before it learns.")
             return
         for behavior, replayer in memories.items():
             place = directory if behavior is None else os.path.join(directory, folder_name(behavior))

@@ -29,6 +29,8 @@ _COLUMNS = (
     ("waits_for_learner", "waits for learner", "{:.0%}"),
     ("restarts", "restarts", "{:.0f}"),
     ("lost_requests", "lost requests", "{:.0f}"),
+    ("evaluations", "evaluations", "{:.0f}"),
+    ("skipped_evaluations", "skipped", "{:.0f}"),
     ("last_heartbeat_secs", "heartbeat", "{:.0f} s ago"),
 )
 

@@ -11,7 +11,7 @@ import gin
 import numpy as np
 import pytest
 
-from alf.distributed import in_process_engine, keeper, member
+from alf.distributed import in_process_engine, keeper, member, rollout_keeper
 from alf.distributed.pool import WorkerPool
 from alf.drivers.pumping import WireSegment
 from alf.drivers.queues import QueueClosed, QueueEmpty, SegmentQueue
@@ -37,7 +37,7 @@ SETTLED_SECS = 0.05
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses and ends that tests need not sit through."""
     monkeypatch.setattr(member, "FIRST_PAUSE_SECS", 0.02)
-    monkeypatch.setattr(keeper, "_TAKE_SECS", 0.05)
+    monkeypatch.setattr(rollout_keeper, "_TAKE_SECS", 0.05)
     monkeypatch.setattr(keeper, "_BEAT_SECS", 0.02)
     monkeypatch.setattr(in_process_engine, "_STOP_TIMEOUT_SECS", 0.5)
 
@@ -418,6 +418,21 @@ def test_a_pool_that_was_not_started_stops(stage: Any) -> None:
     with pytest.raises(RuntimeError, match="started only once"):
         s.start()
     assert s.engine.started == []
+
+
+def test_a_run_meets_no_marks_of_an_earlier_one(stage: Any) -> None:
+    earlier = stage(workers=1)
+    earlier.start()
+    earlier.fetch(2)
+    earlier.close()
+    later = stage(workers=1)
+    later.start()
+    later.fetch(2)
+    earlier.pool.stop()
+    later.fetch(2)
+    assert check_prefixes(later.segments, N)[0, 0] == 4
+    with pytest.raises(QueueClosed):
+        earlier.pool.fetch(0.0)
 
 
 def test_a_pool_is_started_once(stage: Any) -> None:

@@ -1,0 +1,255 @@
+"""The worker for evaluations: one at a time, played again or skipped when it is lost, and nobody is ever held up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+
+from alf.distributed import keeper, member
+from alf.distributed.remote_evaluator import RemoteEvaluator
+from tests.distributed.scripted import LossyEngine
+from tests.distributed.scripted_evaluator import PLAYS, Play
+
+pytestmark = pytest.mark.usefixtures("no_leaked_threads")
+
+WORKER = "tests.distributed.scripted_evaluator:ScriptedEvaluator"
+PATIENCE_SECS = 30.0
+NUMBER = 4
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses and ends that tests need not sit through."""
+    monkeypatch.setattr(member, "FIRST_PAUSE_SECS", 0.02)
+    monkeypatch.setattr(keeper, "_BEAT_SECS", 0.02)
+    monkeypatch.setattr(RemoteEvaluator, "_look_secs", 0.01)
+
+
+class Stage:
+    """An evaluator over a scripted worker."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.play = PLAYS[0] = Play()
+        self.engine = LossyEngine()
+        self.evaluator = RemoteEvaluator(self.engine, NUMBER, WORKER, {"play": 0}, **kwargs)
+
+    def ask(self, version: int, *what: Any) -> bool:
+        return self.evaluator.ask(version, lambda: [np.full(3, float(version))], *what)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECS
+        while not true():
+            assert time.monotonic() < deadline, self.evaluator.facts()
+            time.sleep(0.005)
+
+    def running(self, life: int) -> None:
+        self.until(lambda: (self.fact("state"), self.fact("life")) == ("running", life))
+
+    def fact(self, name: str) -> Any:
+        return self.evaluator.facts()[name]
+
+    def close(self) -> None:
+        self.play.let_go.set()
+        self.evaluator.stop()
+        self.engine.stop()
+
+
+@pytest.fixture
+def stage() -> Iterator[Callable[..., Stage]]:
+    made: list[Stage] = []
+
+    def make(**kwargs: Any) -> Stage:
+        made.append(Stage(**kwargs))
+        return made[-1]
+
+    yield make
+    for s in made:
+        s.close()
+
+
+def test_each_evaluation_is_of_its_version_and_answered_once(stage: Any) -> None:
+    s = stage()
+    s.evaluator.start()
+    for i, version in enumerate((3, 3, 8)):
+        assert s.ask(version, "episodes", 2)
+        assert s.evaluator.take(wait=True) == (i, version, "episodes", 2)
+        assert s.evaluator.take() is None
+        assert not s.evaluator.busy
+    assert s.play.asked == [(0, i, v, 3.0 * v, "episodes", 2) for i, v in enumerate((3, 3, 8))]
+    s.until(lambda: s.fact("steps") == 30)
+    facts = s.evaluator.facts()
+    assert json.loads(json.dumps(facts)) == facts
+    told = {"worker": "evaluator", "state": "running", "policy_version": 8, "evaluations": 3, "skipped_evaluations": 0}
+    assert told.items() <= facts.items()
+
+
+def test_one_at_a_time_and_the_others_are_counted(stage: Any) -> None:
+    s = stage()
+    s.play.scripts = {None: "hangs"}
+    s.evaluator.start()
+    assert s.ask(1)
+
+    def fail() -> list[np.ndarray]:
+        raise AssertionError("weights of an evaluation that is left out are not copied")
+
+    assert not s.evaluator.ask(2, fail)
+    s.play.let_go.set()
+    assert s.evaluator.take(wait=True) == (0, 1)
+    assert s.evaluator.stats() == {"evaluator_restarts": 0.0, "skipped_evaluations": 1.0}
+    assert s.ask(3)
+    assert s.evaluator.take(wait=True) == (1, 3)
+
+
+def test_what_was_asked_before_the_worker_is_there_is_played_then(stage: Any) -> None:
+    s = stage()
+    assert s.ask(1)
+    s.evaluator.start()
+    assert s.evaluator.take(wait=True) == (0, 1)
+
+
+def test_a_killed_worker_comes_back_and_is_asked_again_for_the_same(stage: Any) -> None:
+    s = stage()
+    s.play.scripts = {0: "hangs"}
+    s.evaluator.start()
+    assert s.ask(5, "what")
+    s.until(lambda: len(s.play.asked) == 1)
+    s.engine.kill(s.engine.newest(NUMBER))
+    assert s.evaluator.take(wait=True) == (0, 5, "what")
+    assert s.play.asked == [(0, 0, 5, 15.0, "what"), (1, 0, 5, 15.0, "what")]
+    assert s.play.weights[0] is s.play.weights[1], "the weights are stored once"
+    assert (s.fact("restarts"), s.fact("lost_requests"), s.fact("skipped_evaluations")) == (1, 1, 0)
+
+
+def test_a_worker_that_is_lost_between_evaluations_costs_none(stage: Any) -> None:
+    s = stage()
+    s.evaluator.start()
+    s.running(0)
+    s.engine.kill(s.engine.newest(NUMBER))
+    s.running(1)
+    assert s.ask(1)
+    assert s.evaluator.take(wait=True) == (0, 1)
+    assert (s.fact("restarts"), s.fact("lost_requests")) == (1, 0)
+
+
+def test_an_answer_that_gets_lost_is_asked_for_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = stage()
+    s.engine.forgets, s.engine.methods = 1.0, ("evaluate",)
+    result = s.engine.result
+
+    def forgetting_once(call: Any) -> Any:
+        try:
+            return result(call)
+        finally:
+            s.engine.forgets = 1.0 - s.engine.forgotten
+
+    monkeypatch.setattr(s.engine, "result", forgetting_once)
+    s.evaluator.start()
+    assert s.ask(2)
+    assert s.evaluator.take(wait=True) == (0, 2)
+    assert [asked[:2] for asked in s.play.asked] == [(0, 0), (0, 0)], "it still gives signs of life"
+    assert s.fact("restarts") == 0
+    s.until(lambda: s.fact("steps") == 10)
+
+
+@pytest.mark.parametrize("script", ["fails", "cannot begin"])
+def test_a_worker_that_always_fails_is_given_up_for_one_evaluation_only(
+    stage: Any, script: str, logged: list[str]
+) -> None:
+    s = stage(max_attempts=2)
+    s.play.scripts = {None: script}
+    s.evaluator.start()
+    assert s.ask(1)
+    assert s.evaluator.take(wait=True) is None
+    assert s.fact("skipped_evaluations") == 1
+    assert any("evaluation of version 1 is skipped: its worker was lost 2 times" in line for line in logged)
+    assert any("Boom" in line and "scripted_evaluator.py" in line for line in logged), "with its traceback"
+    s.play.scripts = {}
+    assert s.ask(2)
+    assert s.evaluator.take(wait=True) == (1, 2)
+
+
+def test_who_waits_does_so_within_a_limit_and_the_worker_is_replaced(stage: Any, logged: list[str]) -> None:
+    s = stage(wait_timeout_secs=0.2)
+    s.play.scripts = {0: "hangs"}
+    s.evaluator.start()
+    s.running(0)
+    assert s.ask(1)
+    assert s.evaluator.take(wait=True) is None
+    assert any("it was waited for 0.2 s (RemoteEvaluator.wait_timeout_secs)" in line for line in logged)
+    s.until(lambda: s.fact("life") == 1)
+    s.running(1)
+    s.evaluator._wait_timeout_secs = PATIENCE_SECS
+    assert s.ask(2)
+    assert s.evaluator.take(wait=True) == (1, 2)
+    assert s.fact("skipped_evaluations") == 1
+
+
+def test_who_gives_up_leaves_it_running(stage: Any) -> None:
+    s = stage()
+    s.play.scripts = {0: "hangs"}
+    s.evaluator.start()
+    assert s.ask(1)
+    assert s.evaluator.take(wait=True, give_up=lambda: True) is None
+    assert s.evaluator.busy
+    s.play.let_go.set()
+    assert s.evaluator.take(wait=True) == (0, 1)
+
+
+def test_a_worker_that_makes_no_step_is_replaced(stage: Any) -> None:
+    s = stage(stall_timeout_secs=0.3)
+    s.play.scripts = {0: "stands still"}
+    s.evaluator.start()
+    assert s.ask(1)
+    assert s.evaluator.take(wait=True) == (0, 1)
+    assert "has made no step of its environment" in s.fact("last_error")
+
+
+def test_an_engine_that_breaks_ends_evaluations_and_nothing_else(
+    stage: Any, logged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = stage()
+    s.play.scripts = {None: "hangs"}
+    s.evaluator.start()
+    s.running(0)
+    assert s.ask(1)
+
+    def broken(*args: Any) -> Any:
+        raise OSError("the cluster is gone")
+
+    monkeypatch.setattr(s.engine, "wait", broken)
+    assert s.evaluator.take(wait=True) is None
+    assert not s.ask(2)
+    assert s.fact("skipped_evaluations") == 2
+    assert any("There are no evaluations any more: OSError: the cluster is gone" in line for line in logged)
+
+
+@pytest.mark.parametrize("script", ["", "hangs", "cannot begin", "never started"])
+def test_it_stops_in_every_state(stage: Any, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_END_SECS", 0.3)
+    s = stage()
+    s.play.scripts = {None: script}
+    if script != "never started":
+        s.evaluator.start()
+        s.ask(1)
+        s.until(lambda: s.fact("life") >= (1 if script == "cannot begin" else 0))
+    s.evaluator.stop()
+    s.evaluator.stop()
+    assert s.evaluator._thread is None or not s.evaluator._thread.is_alive()
+    assert not s.ask(2)
+    assert s.evaluator.take(wait=True) in (None, (0, 1)), "nobody waits for what has ended"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_attempts", "wait_timeout_secs", "stall_timeout_secs", "heartbeat_timeout_secs", "start_timeout_secs"],
+)
+def test_limits_are_positive(name: str) -> None:
+    gin.bind_parameter(f"RemoteEvaluator.{name}", 0)
+    with pytest.raises(ValueError, match=rf"RemoteEvaluator.{name} must be positive, got 0"):
+        RemoteEvaluator(LossyEngine(), 0, WORKER, {})
