@@ -8,8 +8,10 @@ TEST_JOBS ?= 2
 PYTEST_FLAGS ?=
 KILLS ?= 25
 # What meets TensorFlow, and not only parts that have tests of their own.
-OLDEST_LINE := algorithms drivers export learning networks replay utils $(addprefix trainers/test_, $(addsuffix .py, \
-	checkpointing exact_resume improve replay_training saving trainers))
+OLDEST_LINE := networks utils $(addsuffix .py, \
+	$(addprefix algorithms/test_, agent behaviors learner normalization off_policy_algorithms) \
+	$(addprefix drivers/test_, faults lifecycle policy_driver queues random_acting segments stepping worker_side) \
+	export/test_saved_model replay/test_uniform_replay trainers/test_checkpointing)
 
 RUN := .venv
 DEV := .venv-dev

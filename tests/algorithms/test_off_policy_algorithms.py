@@ -139,7 +139,8 @@ def test_td3_needs_two_optimizers() -> None:
 def test_an_agent_is_a_shell_of_it(name: str) -> None:
     """With an encoding network, which both the actor's and the critics' losses train."""
     obs, act = specs_of(environment(name))
-    encoder = encoding_network.EncodingNetwork(obs, fc_layer_params=(6,))
+    # No units that may be dead from the beginning.
+    encoder = encoding_network.EncodingNetwork(obs, fc_layer_params=(6,), activation_fn=tf.nn.tanh)
     agent = Agent(
         obs,
         act,
