@@ -106,6 +106,21 @@ class Engine(Protocol):
         """Where workers run, in one line: machines and processors."""
 
 
+class Shared:
+    """A value for many calls, put into an engine's store when it is first asked for and held here until then; one thread."""
+
+    def __init__(self, value: Any) -> None:
+        """Holds `value`, which must not be changed any more."""
+        self._value = value
+        self._ref: Ref = None
+
+    def ref(self, engine: Engine) -> Ref:
+        """What stands for it in calls of `engine`."""
+        if self._ref is None:
+            self._ref, self._value = engine.share(self._value), None
+        return self._ref
+
+
 def resolve(make: str) -> Any:
     """The class or function with the name "module:attribute", where the attribute may have dots.
 

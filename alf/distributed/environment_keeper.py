@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 
 from alf.distributed.engine import Engine, Worker, WorkerLost
-from alf.distributed.keeper import Asked, Keeper, Limits, describe
+from alf.distributed.keeper import Asked, Keeper, Limits
 from alf.distributed.member import Member
 from alf.distributed.plain_specs import Layout, layout_from
 from alf.drivers.queues import QueueClosed
@@ -67,7 +67,6 @@ class EnvironmentKeeper(Keeper):
         self._lives: dict[int, Life] = {}
         self._lost: list[tuple[int, int, str]] = []
         self._layout: Layout | None = None
-        self._begun_at = 0.0
         self.lost_calls = np.zeros(len(members), np.int64)
 
     # ---- for those who act ----
@@ -144,10 +143,6 @@ class EnvironmentKeeper(Keeper):
 
     # ---- the keeper's side ----
 
-    def start(self) -> None:
-        self._begun_at = time.monotonic()
-        super().start()
-
     def stop(self) -> None:
         self.wake()
         super().stop()
@@ -164,13 +159,7 @@ class EnvironmentKeeper(Keeper):
             member = self._members[number]
             if member.life == life and member.worker is not None:
                 self._lose(member, why)
-        if not self._marks.ready and now - self._begun_at > self._limits.start_timeout_secs:
-            raise RuntimeError(
-                f"None of the {len(self._members)} workers has begun within {self._limits.start_timeout_secs:g} s "
-                f"(EnvironmentPool.start_timeout_secs), on {self._engine.describe()}: {describe(self._members)}. Look whether "
-                f"there are {self._limits.num_cpus:g} free processors for each (EnvironmentPool.num_cpus), or give them more "
-                "time."
-            )
+        self._check_one_has_begun(now, "EnvironmentPool")
 
     def _begin_args(self, member: Member) -> tuple[Any, ...]:
         return ()

@@ -11,7 +11,7 @@ import gin
 
 from alf.distributed.engine import Engine
 from alf.distributed.environment_keeper import EnvironmentKeeper
-from alf.distributed.keeper import Limits, describe
+from alf.distributed.keeper import Limits, check_positive, describe, totals
 from alf.distributed.member import Member
 from alf.distributed.remote_environment import ReconnectingEnvironment
 from alf.distributed.remote_evaluator import RemoteEvaluator
@@ -59,16 +59,14 @@ class EnvironmentPool:
         Raises:
           ValueError: a size or limit is not positive.
         """
-        sizes = {
-            "num_workers": num_workers,
-            "num_envs": num_envs,
-            "heartbeat_timeout_secs": heartbeat_timeout_secs,
-            "start_timeout_secs": start_timeout_secs,
-            "max_failures": max_failures,
-        }
-        for name, size in sizes.items():
-            if not size > 0:
-                raise ValueError(f"EnvironmentPool.{name} must be positive, got {size}.")
+        check_positive(
+            self,
+            num_workers=num_workers,
+            num_envs=num_envs,
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
+            start_timeout_secs=start_timeout_secs,
+            max_failures=max_failures,
+        )
         self.evaluator: RemoteEvaluator | None = None
         self._engine = engine
         self._num_envs = num_envs
@@ -120,13 +118,8 @@ class EnvironmentPool:
 
     def stats(self) -> dict[str, float]:
         """Scalars for displays: workers alive and lost, steps and their rate, calls without an answer."""
-        members = self._members
         return {
-            "workers": float(len(members)),
-            "workers_alive": float(sum(m.alive for m in members)),
-            "worker_restarts": float(sum(m.restarts for m in members)),
-            "workers_env_steps": float(sum(m.steps for m in members)),
-            "workers_steps_per_sec": sum(m.steps_per_sec for m in members),
+            **totals(self._members),
             "lost_requests": float(self._keeper.lost_calls.sum()),
             **({} if self.evaluator is None else self.evaluator.stats()),
         }

@@ -71,6 +71,7 @@ class Keeper(abc.ABC):
         self._limits = limits
         self._marks = RunMarks()
         self._calls: dict[Call, Asked] = {}
+        self._begun_at = 0.0
         self._thread: threading.Thread | None = None
 
     # ---- what a subclass defines ----
@@ -121,6 +122,7 @@ class Keeper(abc.ABC):
         """
         if self._thread is not None or self._marks.finished is not None:
             raise RuntimeError("A pool of workers can be started only once: make a new one.")
+        self._begun_at = time.monotonic()
         # Daemon: a thread that hangs in the engine must not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name=self._thread_name, daemon=True)
         self._thread.start()
@@ -155,6 +157,15 @@ class Keeper(abc.ABC):
     def _idle(self) -> None:
         """Waits a little, with nothing to wait for."""
         time.sleep(self._look_secs)
+
+    def _check_one_has_begun(self, now: float, owner: str) -> None:
+        """Raises RuntimeError when no worker ever began within the limit, which `owner` has in gin."""
+        if not self._marks.ready and now - self._begun_at > self._limits.start_timeout_secs:
+            raise RuntimeError(
+                f"None of the {len(self._members)} workers has begun within {self._limits.start_timeout_secs:g} s "
+                f"({owner}.start_timeout_secs), on {self._engine.describe()}: {describe(self._members)}. Look whether "
+                f"there are {self._limits.num_cpus:g} free processors for each ({owner}.num_cpus), or give them more time."
+            )
 
     def _tend(self, member: Member, now: float) -> None:
         if member.state == WAITING and now >= member.restart_at:
@@ -251,6 +262,24 @@ class Keeper(abc.ABC):
         while calls and time.monotonic() < deadline:
             done = self._engine.wait(calls, _ENDING_SECS)
             calls = [call for call in calls if call not in done]
+
+
+def check_positive(owner: Any, **sizes: float) -> None:
+    """Raises ValueError for the first of the arguments of `owner` that is not above 0."""
+    for name, size in sizes.items():
+        if not size > 0:
+            raise ValueError(f"{type(owner).__name__}.{name} must be positive, got {size}.")
+
+
+def totals(members: Sequence[Member]) -> dict[str, float]:
+    """Scalars for displays: workers alive and lost, steps and their rate."""
+    return {
+        "workers": float(len(members)),
+        "workers_alive": float(sum(m.alive for m in members)),
+        "worker_restarts": float(sum(m.restarts for m in members)),
+        "workers_env_steps": float(sum(m.steps for m in members)),
+        "workers_steps_per_sec": sum(m.steps_per_sec for m in members),
+    }
 
 
 def describe(members: Sequence[Member]) -> str:

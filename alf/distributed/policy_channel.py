@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from alf.distributed.engine import Engine, Ref
+from alf.distributed.engine import Engine, Shared
 
 
 class Published:
@@ -21,15 +21,11 @@ class Published:
 
     def __init__(self, version: int, weights: list[np.ndarray], at_random: bool, edition: int) -> None:
         self.version, self.at_random, self.edition = version, at_random, edition
-        self._weights: list[np.ndarray] | None = weights
-        self._ref: Ref = None
+        self._weights = Shared(weights)
 
     def arguments(self, engine: Engine) -> tuple[Any, ...]:
-        """Version, whether at random, and the weights, put into the engine's store when first asked for; one thread."""
-        if self._weights is not None:
-            self._ref = engine.share(self._weights)
-            self._weights = None
-        return self.version, self.at_random, self._ref
+        """Version, whether at random, and the weights; one thread."""
+        return self.version, self.at_random, self._weights.ref(engine)
 
 
 class PolicyChannel:

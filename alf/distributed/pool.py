@@ -11,7 +11,7 @@ import numpy as np
 from alf.distributed.batch_channel import BatchChannel
 from alf.distributed.engine import Engine
 from alf.distributed.experience_channel import ExperienceChannel
-from alf.distributed.keeper import Limits, describe
+from alf.distributed.keeper import Limits, check_positive, describe, totals
 from alf.distributed.member import Member
 from alf.distributed.policy_channel import PolicyChannel
 from alf.distributed.remote_evaluator import RemoteEvaluator
@@ -71,7 +71,8 @@ class WorkerPool:
         Raises:
           ValueError: a size or limit is not positive.
         """
-        self._check_positive(
+        check_positive(
+            self,
             num_workers=num_workers,
             num_envs=num_envs,
             requests_in_flight=requests_in_flight,
@@ -92,12 +93,6 @@ class WorkerPool:
             engine, self._members, num_envs, self._channel, self._policies, worker_settings, limits
         )
         self.evaluator = evaluator
-
-    @staticmethod
-    def _check_positive(**sizes: float) -> None:
-        for name, size in sizes.items():
-            if not size > 0:
-                raise ValueError(f"WorkerPool.{name} must be positive, got {size}.")
 
     # ---- the learner's side ----
 
@@ -166,13 +161,9 @@ class WorkerPool:
 
     def stats(self) -> dict[str, float]:
         """Scalars for displays: workers alive and lost, steps and their rate, what was lost and dropped."""
-        members, channel = self._members, self._channel
+        channel = self._channel
         return {
-            "workers": float(len(members)),
-            "workers_alive": float(sum(m.alive for m in members)),
-            "worker_restarts": float(sum(m.restarts for m in members)),
-            "workers_env_steps": float(sum(m.steps for m in members)),
-            "workers_steps_per_sec": sum(m.steps_per_sec for m in members),
+            **totals(self._members),
             "fetched_segments": float(channel.fetched.sum()),
             "lost_requests": float(channel.lost_requests.sum()),
             **{name: float(count) for name, count in channel.counts.items()},

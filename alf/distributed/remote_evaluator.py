@@ -12,8 +12,8 @@ import gin
 import numpy as np
 from absl import logging
 
-from alf.distributed.engine import Engine, Ref
-from alf.distributed.keeper import Asked, Keeper, Limits
+from alf.distributed.engine import Engine, Shared
+from alf.distributed.keeper import Asked, Keeper, Limits, check_positive
 from alf.distributed.member import RUNNING, Member
 
 # Between two looks of somebody who waits for an evaluation.
@@ -29,15 +29,11 @@ class _Errand:
         self.sent = False
         # The steps of the worker when it last made one, and when that was.
         self.steps, self.moved_at = -1, 0.0
-        self._weights: list[np.ndarray] | None = weights
-        self._ref: Ref = None
+        self._weights = Shared(weights)
 
     def arguments(self, engine: Engine) -> tuple[Any, ...]:
-        """Those of the worker's `evaluate`; the weights are stored once, however often they are sent."""
-        if self._weights is not None:
-            self._ref = engine.share(self._weights)
-            self._weights = None
-        return self.number, self.version, self._ref, *self.what
+        """Those of the worker's `evaluate`."""
+        return self.number, self.version, self._weights.ref(engine), *self.what
 
 
 @gin.configurable(module="alf")
@@ -92,15 +88,14 @@ class RemoteEvaluator(Keeper):
         Raises:
           ValueError: a limit is not positive.
         """
-        for name, limit in (
-            ("max_attempts", max_attempts),
-            ("wait_timeout_secs", wait_timeout_secs),
-            ("stall_timeout_secs", stall_timeout_secs),
-            ("heartbeat_timeout_secs", heartbeat_timeout_secs),
-            ("start_timeout_secs", start_timeout_secs),
-        ):
-            if not limit > 0:
-                raise ValueError(f"RemoteEvaluator.{name} must be positive, got {limit}.")
+        check_positive(
+            self,
+            max_attempts=max_attempts,
+            wait_timeout_secs=wait_timeout_secs,
+            stall_timeout_secs=stall_timeout_secs,
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
+            start_timeout_secs=start_timeout_secs,
+        )
         self._member = Member(number, 1, time.monotonic())
         limits = Limits(heartbeat_timeout_secs, start_timeout_secs, max_attempts, num_cpus, resources or {})
         super().__init__(engine, [self._member], worker, settings, limits)

@@ -10,7 +10,7 @@ from absl import logging
 
 from alf.distributed.engine import Engine
 from alf.distributed.experience_channel import ExperienceChannel
-from alf.distributed.keeper import Asked, Keeper, Limits, describe
+from alf.distributed.keeper import Asked, Keeper, Limits
 from alf.distributed.member import Member
 from alf.distributed.policy_channel import PolicyChannel
 
@@ -48,19 +48,9 @@ class RolloutKeeper(Keeper):
         self._threads = threads
         self._channel = channel
         self._policies = policies
-        self._begun_at = 0.0
-
-    def start(self) -> None:
-        self._begun_at = time.monotonic()
-        super().start()
 
     def _look_around(self, now: float) -> None:
-        if not self._marks.ready and now - self._begun_at > self._limits.start_timeout_secs:
-            raise RuntimeError(
-                f"None of the {len(self._members)} workers has begun within {self._limits.start_timeout_secs:g} s "
-                f"(WorkerPool.start_timeout_secs), on {self._engine.describe()}: {describe(self._members)}. Look whether "
-                f"there are {self._limits.num_cpus:g} free processors for each (WorkerPool.num_cpus), or give them more time."
-            )
+        self._check_one_has_begun(now, "WorkerPool")
 
     def _begin_args(self, member: Member) -> tuple[Any, ...]:
         published = self._policies.due(member.number)

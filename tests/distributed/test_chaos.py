@@ -47,9 +47,9 @@ SETTINGS = [
 # What a run reaches without kills, and then some for its spread.
 LEAST_RETURN = 400.0
 # Open files, and objects, beyond those after the first kill: connections to the dead are closed after a while. Ray's own
-# services were seen to keep some four for each kill.
+# services were seen to keep three to four for each kill.
 MORE_FDS, MORE_OBJECTS = 60, 60
-MORE_RAY_FDS = MORE_FDS + 10 * KILLS
+MORE_RAY_FDS = 30 + 5 * KILLS
 
 
 @pytest.fixture

@@ -42,6 +42,23 @@ def histories(draw: Any) -> Any:
     return threads, batch, time, batches, lost
 
 
+def observed(history: Any, replayer: Any, ring: Ring) -> Iterator[None]:
+    """Has both observe what is drawn by `histories`, batch by batch."""
+    threads, batch, time, batches, lost = history
+    made, losses = [0] * threads, iter(lost)
+    for threads_of_batch in batches:
+        streams, first = [], []
+        for thread in threads_of_batch:
+            # A segment that is lost leaves a gap; the one after it is delivered.
+            made[thread] += time * next(losses)
+            streams.append(thread * batch + np.arange(batch))
+            first.append(np.full(batch, made[thread]))
+            made[thread] += time
+        replayer.observe(segments(np.stack(streams), np.stack(first), time))
+        ring.add(np.stack(streams), np.stack(first), time)
+        yield
+
+
 @pytest.fixture
 def _eagerly() -> Iterator[None]:
     """Without tracing, which takes longer than all else; what is traced is tested on its own."""
@@ -54,19 +71,9 @@ def _eagerly() -> Iterator[None]:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories(), st.integers(1, 12), st.integers(1, 5), st.sampled_from([UniformReplay, PrioritizedReplay]))
 def test_holds_and_draws_what_the_ring_does(history: Any, capacity: int, length: int, cls: Any) -> None:
-    threads, batch, time, batches, lost = history
-    replayer, ring = make(capacity, threads * batch, cls), Ring(threads * batch, capacity)
-    made, losses = [0] * threads, iter(lost)
-    for threads_of_batch in batches:
-        streams, first = [], []
-        for thread in threads_of_batch:
-            # A segment that is lost leaves a gap; the one after it is delivered.
-            made[thread] += time * next(losses)
-            streams.append(thread * batch + np.arange(batch))
-            first.append(np.full(batch, made[thread]))
-            made[thread] += time
-        replayer.observe(segments(np.stack(streams), np.stack(first), time))
-        ring.add(np.stack(streams), np.stack(first), time)
+    streams = history[0] * history[1]
+    replayer, ring = make(capacity, streams, cls), Ring(streams, capacity)
+    for _ in observed(history, replayer, ring):
         expected = ring.sequences(length)
         assert replayer.num_sequences(length) == len(expected)
         assert replayer.num_episodes == sum(at.number % 5 == 4 for held in ring.held for at in held)

@@ -17,7 +17,7 @@ from alf.replay.replay_files import load_replay, save_replay
 from alf.replay.uniform_replay import UniformReplay
 from tests.replay.streams import At, Ring, segments, single_steps, where
 from tests.replay.test_uniform_replay import _eagerly as _eagerly
-from tests.replay.test_uniform_replay import draws, histories, make
+from tests.replay.test_uniform_replay import draws, histories, make, observed
 
 # As `segments` makes them.
 PERIOD = 5
@@ -58,18 +58,9 @@ class EndedRing(Ring):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories(), st.integers(1, 12), st.integers(1, 5), st.sampled_from([UniformReplay, PrioritizedReplay]))
 def test_holds_what_has_ended(history: Any, capacity: int, length: int, cls: Any) -> None:
-    threads, batch, time, batches, lost = history
-    replayer, ring = make(capacity, threads * batch, cls), EndedRing(threads * batch, capacity)
-    made, losses = [0] * threads, iter(lost)
-    for threads_of_batch in batches:
-        streams, first = [], []
-        for thread in threads_of_batch:
-            made[thread] += time * next(losses)
-            streams.append(thread * batch + np.arange(batch))
-            first.append(np.full(batch, made[thread]))
-            made[thread] += time
-        replayer.observe(segments(np.stack(streams), np.stack(first), time))
-        ring.add(np.stack(streams), np.stack(first), time)
+    streams = history[0] * history[1]
+    replayer, ring = make(capacity, streams, cls), EndedRing(streams, capacity)
+    for _ in observed(history, replayer, ring):
         expected = ring.sequences(length)
         assert replayer.num_sequences(length) == len(expected)
         assert replayer.total_steps == len(ring.sequences(1))
