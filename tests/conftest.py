@@ -20,6 +20,9 @@ from absl import logging
 
 import alf  # noqa: F401  (sets TensorFlow up)
 
+# isort: split
+import tensorflow as tf
+
 # Nothing in alf may depend on the order of a set of strings, so PYTHONHASHSEED is left random on purpose.
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=15, print_blob=True)
@@ -29,6 +32,12 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os
 
 _ROOMS_WITH_THREADS = ("drivers", "trainers")
 _PATIENCE_SECONDS = 5.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test draws, such as weights that it leaves to chance, does not depend on the tests before it."""
+    tf.keras.utils.set_random_seed(1)
 
 
 def _alf_threads(before: set[threading.Thread]) -> list[threading.Thread]:

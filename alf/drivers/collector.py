@@ -16,6 +16,7 @@ from alf.drivers.policy_store import Snapshot
 from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.utils.common import packer
 
 # An environment whose batched step takes longer is stepped between calls of TensorFlow: the calls cost about 0.2 ms,
 # and Python is then free to watch the environment.
@@ -86,7 +87,7 @@ class Collector:
         self._should_stop = should_stop
         self._teacher = teacher
         self._carry: Carry | None = None
-        self._action_spec = env.action_spec()
+        self._pack_action = packer(env.action_spec())
         self._steps = 0
         self._fresh = FreshObservations()
 
@@ -145,9 +146,7 @@ class Collector:
 
     def step_flat(self, *flat_action: np.ndarray) -> list[np.ndarray]:
         """Steps the environment from inside the graph: control and flat observation."""
-        plain = len(flat_action) == 1 and not isinstance(self._action_spec, (list, tuple, dict))
-        action = flat_action[0] if plain else tf.nest.pack_sequence_as(self._action_spec, flat_action)
-        time_step = self.step(action)
+        time_step = self.step(self._pack_action(flat_action))
         return [control_of(time_step), *tf.nest.flatten(time_step.observation)]
 
     def _guarded(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:

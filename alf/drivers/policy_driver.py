@@ -17,6 +17,7 @@ from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, ON_POLICY_TRAINING,
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep, TimeStep
 from alf.drivers.base import Driver, batched, check_env
 from alf.drivers.collector import MEASURED_STEPS, SLOW_STEP_SECS, FreshObservations
+from alf.drivers.host_calls import host_call
 from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, reading
 from alf.drivers.unroll import StopUnroll, action_time_step, control_of, sequential, thread_of_the_pool
 from alf.utils import rng
@@ -332,11 +333,8 @@ class PolicyDriver(Driver):
             t: tf.Tensor, _: tf.Tensor, seed: tf.Tensor, time_step: ActionTimeStep, state: Nest
         ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, ActionTimeStep, Nest]:
             policy_step = self._act_once(time_step, state, seed)
-            flat = tf.numpy_function(advance, tf.nest.flatten(policy_step.action), [spec.dtype for spec in specs])
-            for value, spec in zip(flat, specs, strict=True):
-                value.set_shape(spec.shape)
-            more, seed, control = flat[:3]
-            observation = tf.nest.pack_sequence_as(observation_spec, flat[3:])
+            more, seed, control, *flat = host_call(advance, tf.nest.flatten(policy_step.action), specs)
+            observation = tf.nest.pack_sequence_as(observation_spec, flat)
             return (
                 t + 1,
                 more,

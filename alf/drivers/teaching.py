@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
+from alf.drivers.host_calls import host_call
 from alf.drivers.unroll import Call, Policy
 
 # Gets a transformed time step and the action of the policy, numpy arrays [B, ...]; gives the action that is played.
@@ -45,9 +46,7 @@ class Teacher:
                 return self._given(*tf.nest.pack_sequence_as(inputs, flat))
 
             leaves = tf.nest.flatten(policy_step.action)
-            given = tf.numpy_function(ask, tf.nest.flatten(inputs), [leaf.dtype for leaf in leaves])
-            for leaf, own in zip(given, leaves, strict=True):
-                leaf.set_shape(own.shape)
+            given = host_call(ask, tf.nest.flatten(inputs), [tf.TensorSpec(leaf.shape, leaf.dtype) for leaf in leaves])
             return policy_step._replace(action=tf.nest.pack_sequence_as(policy_step.action, given)), version
 
         return act

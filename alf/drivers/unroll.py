@@ -21,6 +21,7 @@ from tensorflow.python.eager import context
 from alf import _tf
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep, StepType, TimeStep
+from alf.drivers.host_calls import host_call
 from alf.drivers.policy_store import check_reads_no_variable, reading
 from alf.utils.common import add_outer_dims, broadcast_mask, reset_state_at_first
 from alf.utils.tracing import Concrete
@@ -289,10 +290,8 @@ class Unroller:
 
     def _step_in_graph(self, thread: tf.Tensor, action: Nest) -> tuple[tf.Tensor, Nest]:
         specs = [self._carry_spec.control, *tf.nest.flatten(self._carry_spec.observation)]
-        flat = tf.numpy_function(self._step_env, [thread, *tf.nest.flatten(action)], [s.dtype for s in specs])
-        for value, spec in zip(flat, specs, strict=True):
-            value.set_shape(spec.shape)
-        return flat[0], tf.nest.pack_sequence_as(self._carry_spec.observation, flat[1:])
+        control, *observation = host_call(self._step_env, [thread, *tf.nest.flatten(action)], specs)
+        return control, tf.nest.pack_sequence_as(self._carry_spec.observation, observation)
 
     def _unroll(self, call: Call, carry: Carry) -> tuple[Segment, Carry]:
         row_spec = (self._kept_spec, tf.TensorSpec([], tf.int64), self._carry_spec.control)

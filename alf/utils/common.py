@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gin
@@ -21,6 +23,19 @@ def zeros_from_spec(nested_spec: Nest, batch_size: int | tf.Tensor) -> Nest:
     return tf.nest.map_structure(
         lambda s: tf.zeros(tf.concat([[batch_size], tf.convert_to_tensor(s.shape, tf.int32)], 0), s.dtype), nested_spec
     )
+
+
+def packer(structure: Nest) -> Callable[[Sequence[Any]], Nest]:
+    """`tf.nest.pack_sequence_as(structure, ...)` as a function of the flat values, for calls that are many.
+
+    TensorFlow walks through the structure at each: 7 us for a dictionary of one.
+    """
+    if not tf.nest.is_nested(structure):
+        return operator.itemgetter(0)
+    if type(structure) is dict and not any(map(tf.nest.is_nested, structure.values())):
+        names = sorted(structure)
+        return lambda flat: dict(zip(names, flat, strict=True))
+    return functools.partial(tf.nest.pack_sequence_as, structure)
 
 
 def is_stateless(state_spec: Nest) -> bool:

@@ -44,8 +44,8 @@ SETTINGS = [
     # Until enough was killed.
     "TrainerConfig.num_iterations=100000000",
 ]
-# What a run reaches without kills, and then some for its spread.
-LEAST_RETURN = 400.0
+# Without kills a run reaches 500, the most there is, in its last ten evaluations; this leaves 5 % for its spread.
+LEAST_RETURN = 475.0
 # Open files, and objects, beyond those after the first kill: connections to the dead are closed after a while. Ray's own
 # services were seen to keep three to four for each kill.
 MORE_FDS, MORE_OBJECTS = 60, 60

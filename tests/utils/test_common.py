@@ -1,0 +1,33 @@
+"""Small helpers that every room uses."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from alf.data_structures import PolicyStep
+from alf.utils.common import packer
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        0,
+        [0],
+        (0, 0),
+        {"b": 0, "a": 0},
+        collections.OrderedDict(b=0, a=0),
+        {"b": {"y": 0, "x": 0}, "a": (0, [0])},
+        {},
+        PolicyStep(0, (), {"x": 0}),
+    ],
+)
+def test_a_packer_does_what_tensorflow_does(structure: Any) -> None:
+    flat = list(range(1, 1 + len(tf.nest.flatten(structure))))
+    expected = tf.nest.pack_sequence_as(structure, flat)
+    given = packer(structure)(flat)
+    assert given == expected
+    assert type(given) is type(expected)
