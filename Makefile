@@ -93,6 +93,7 @@ benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.service_overhead
 	$(DEV)/bin/python -m benchmarks.agents
 	$(DEV)/bin/python -m benchmarks.workers
+	$(DEV)/bin/python -m benchmarks.remote_step
 	$(DEV)/bin/python -m benchmarks.scale
 	$(DEV)/bin/python -m benchmarks.plain_sketch
 	$(DEV)/bin/python -m benchmarks.peers_cart_pole

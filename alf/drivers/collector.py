@@ -32,18 +32,22 @@ class FreshObservations:
     """Time steps with observations that the environment does not write to again.
 
     Environments of `alf` hand out fresh arrays; one of a user that reuses its own would change recorded steps.
+
+    Attributes:
+      leaves: the flat observation of the last time step.
     """
 
     def __init__(self) -> None:
+        self.leaves: list[np.ndarray] = []
         self._handed_out: list[np.ndarray] = []
 
     def __call__(self, time_step: TimeStep) -> TimeStep:
         """`time_step`, its observation copied when it shares memory with the last one."""
         leaves = tf.nest.flatten(time_step.observation)
-        if any(np.may_share_memory(new, old) for new, old in zip(leaves, self._handed_out, strict=False)):
-            leaves = [np.array(leaf) for leaf in leaves]
-            return time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, leaves))
-        self._handed_out = leaves
+        if any(map(np.may_share_memory, leaves, self._handed_out)):
+            self.leaves = [np.array(leaf) for leaf in leaves]
+            return time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, self.leaves))
+        self.leaves = self._handed_out = leaves
         return time_step
 
 
@@ -147,7 +151,7 @@ class Collector:
     def step_flat(self, *flat_action: np.ndarray) -> list[np.ndarray]:
         """Steps the environment from inside the graph: control and flat observation."""
         time_step = self.step(self._pack_action(flat_action))
-        return [control_of(time_step), *tf.nest.flatten(time_step.observation)]
+        return [control_of(time_step), *self._fresh.leaves]
 
     def _guarded(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:
         self.busy_since = time.monotonic()

@@ -43,19 +43,21 @@ def host_call(
             "itemsize": max(begins[-1], 1),
         }
     )
-    wanted = [(dtype, tuple(spec.shape)) for dtype, spec in zip(dtypes, specs, strict=True)]
+    fields = [str(i) if i in joined else None for i in range(len(specs))]
+    shapes = [tuple(spec.shape) for spec in specs]
 
     def call(*args: np.ndarray) -> list[np.ndarray]:
-        values = [np.asarray(value) for value in function(*args)]
-        for value, (dtype, shape), spec in zip(values, wanted, specs, strict=True):
+        row, others = np.empty(1, record), []
+        for value, field, dtype, shape, spec in zip(function(*args), fields, dtypes, shapes, specs, strict=True):
             if value.shape != shape or value.dtype != dtype:
                 raise ValueError(
                     f"{spec.name or 'an array'} is {value.dtype} {list(value.shape)}, not as its spec: {spec}."
                 )
-        row = np.empty(1, record)
-        for i in joined:
-            row[str(i)] = values[i]
-        return [row.view(np.uint8), *(values[i] for i in alone)]
+            if field:
+                row[field] = value
+            else:
+                others.append(value)
+        return [row.view(np.uint8), *others]
 
     given = tf.numpy_function(call, inputs, [tf.uint8, *(specs[i].dtype for i in alone)])
     given[0].set_shape([record.itemsize])

@@ -265,7 +265,7 @@ class PolicyDriver(Driver):
         except BaseException as e:
             self._failure = e
             raise
-        return [np.bool_(more), self._seed, control_of(self._now), *tf.nest.flatten(self._now.observation)]
+        return [np.bool_(more), self._seed, control_of(self._now), *self._fresh.leaves]
 
     def _next_seed(self) -> np.ndarray:
         return self._rng.integers(0, 2**30, 2, dtype=np.int32)
