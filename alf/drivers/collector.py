@@ -29,7 +29,7 @@ STEPPING = ("auto", "graph", "host")
 
 
 class FreshObservations:
-    """Time steps with observations that the environment does not write to again.
+    """Time steps with observations as specified, that the environment does not write to again.
 
     Environments of `alf` hand out fresh arrays; one of a user that reuses its own would change recorded steps.
 
@@ -37,18 +37,35 @@ class FreshObservations:
       leaves: the flat observation of the last time step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, env: BatchedEnvironment) -> None:
+        """Takes the environment for its specs."""
+        self._specs = tf.nest.flatten(env.observation_spec())
+        self._wanted = [((env.batch_size, *spec.shape), spec.dtype) for spec in self._specs]
         self.leaves: list[np.ndarray] = []
         self._handed_out: list[np.ndarray] = []
 
     def __call__(self, time_step: TimeStep) -> TimeStep:
-        """`time_step`, its observation copied when it shares memory with the last one."""
+        """`time_step`, its observation copied when it shares memory with the last one.
+
+        Raises:
+          ValueError: the observation has another structure, shape or type than its specs say.
+        """
         leaves = tf.nest.flatten(time_step.observation)
+        if [(leaf.shape, leaf.dtype) for leaf in leaves] != self._wanted:
+            raise ValueError(self._misfit(leaves))
         if any(map(np.may_share_memory, leaves, self._handed_out)):
             self.leaves = [np.array(leaf) for leaf in leaves]
             return time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, self.leaves))
         self.leaves = self._handed_out = leaves
         return time_step
+
+    def _misfit(self, leaves: list[np.ndarray]) -> str:
+        if len(leaves) != len(self._specs):
+            return f"An observation has {len(leaves)} arrays, and its specs are {len(self._specs)}: correct the environment."
+        given = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        i = next(i for i, (leaf, wanted) in enumerate(zip(given, self._wanted, strict=True)) if leaf != wanted)
+        is_, should = (f"{np.dtype(dtype).name} {list(shape)}" for shape, dtype in (given[i], self._wanted[i]))
+        return f"{self._specs[i].name or 'The observation'} is {is_}; its spec says {should}: correct the environment."
 
 
 class Collector:
@@ -93,7 +110,7 @@ class Collector:
         self._carry: Carry | None = None
         self._pack_action = packer(env.action_spec())
         self._steps = 0
-        self._fresh = FreshObservations()
+        self._fresh = FreshObservations(env)
 
     def collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
         """The stream's next segment, acted under `snapshot`.

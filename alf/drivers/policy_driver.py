@@ -79,7 +79,7 @@ class PolicyDriver(Driver):
         self._weights: tuple[tf.Tensor, ...] = ()
         # Where the environment stands, the seed of the next action, and what asks whether to go on.
         self._now: TimeStep = TimeStep((), (), (), ())
-        self._fresh = FreshObservations()
+        self._fresh = FreshObservations(self._env)
         self._seed = self._next_seed()
         self._over: Callable[[], bool] = lambda: False
         self._failure: BaseException | None = None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from alf.data_structures import Experience
+from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments import create_environment
+from alf.environments.batch_wrappers import BatchWrapper
 from tests.algorithms import networks
 
 
@@ -34,3 +39,40 @@ def test_what_is_recorded_is_bit_identical(rnn):
     inside, outside = _segments("graph", rnn), _segments("host", rnn)
     for mine, theirs in zip(inside, outside, strict=True):
         tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy()), mine, theirs)
+
+
+class Drifting(BatchWrapper):
+    """Keeps to its specs for a while."""
+
+    def __init__(self, change: Callable[[np.ndarray], Any]) -> None:
+        super().__init__(create_environment("CartPole-v1", num_parallel_environments=3, seed=7))
+        self._change = change
+        self._left = 21
+
+    def _step(self, action: Any) -> Any:
+        time_step = self._env.step(action)
+        self._left -= 1
+        return time_step if self._left else time_step._replace(observation=self._change(time_step.observation))
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host", "evaluation"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.astype(np.float64), r"observation is float64 \[3, 4\]; its spec says float32 \[3, 4\]: correct"),
+        (lambda x: x[:1], r"observation is float32 \[1, 4\]; its spec says float32 \[3, 4\]: correct"),
+        (lambda x: {"a": x, "b": x}, "has 2 arrays, and its specs are 1: correct"),
+    ],
+)
+def test_an_observation_that_is_not_as_specified_is_an_error_that_says_so(stepping, change, message):
+    env = Drifting(change)
+    algorithm = networks.ppo(env)
+    driver: Any
+    if stepping == "evaluation":
+        driver = PolicyDriver(env, algorithm)
+    else:
+        driver = SyncOffPolicyDriver(env, algorithm, unroll_length=4, stepping=stepping)
+    with pytest.raises(ValueError, match=message):
+        for _ in range(10):
+            driver.run(12)
+    env.close()
