@@ -62,10 +62,10 @@ def host_call(
     given = tf.numpy_function(call, inputs, [tf.uint8, *(specs[i].dtype for i in alone)])
     given[0].set_shape([record.itemsize])
     tensors = dict(zip(alone, given[1:], strict=True))
+    for i in alone:
+        tensors[i].set_shape(specs[i].shape)
     for i, begin in zip(joined, begins, strict=False):
         tensors[i] = _as(given[0][begin : begin + sizes[i]], specs[i])
-    for i, spec in enumerate(specs):
-        tensors[i].set_shape(spec.shape)
     return [tensors[i] for i in range(len(specs))]
 
 
