@@ -27,7 +27,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network
 from alf.utils import nest_utils
-from alf.utils.common import cast_transformer, is_stateless, reset_state_at_first
+from alf.utils.common import as_list, cast_transformer, is_stateless, reset_state_at_first, zeros_from_spec
 
 
 @gin.configurable(module="alf")
@@ -35,7 +35,8 @@ class Agent(OffPolicyAlgorithm):
     """An RL algorithm with what may stand around it; owns transforms, optimiser and clipping.
 
     An observation is transformed, normalised and encoded; with a goal generator the RL algorithm sees the list
-    [observation, goal]. What it learns from is, at every step,
+    [observation, goal]. Transforms that make it larger, such as pictures of bytes into numbers, come after recording: queues
+    and replay memories hold the bytes, acting and learning scale what they look at. What it learns from is, at every step,
 
         extrinsic_reward_coef * reward + intrinsic_reward_coef * intrinsic reward + the goal generator's reward,
 
@@ -102,6 +103,7 @@ class Agent(OffPolicyAlgorithm):
         if goal_generator is not None:
             seen_spec = [seen_spec, goal_generator.action_spec]
             goal_states = (goal_generator.train_state_spec, goal_generator.predict_state_spec)
+        recorded, late = _by_size(as_list(observation_transformer), observation_spec)
         rl_algorithm = rl_algorithm_cls(
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
@@ -114,10 +116,11 @@ class Agent(OffPolicyAlgorithm):
             gradient_clipping=gradient_clipping,
             clip_by_global_norm=clip_by_global_norm,
             reward_shaping_fn=reward_shaping_fn,
-            observation_transformer=observation_transformer,
+            observation_transformer=recorded,
             debug_summaries=debug_summaries,
             name=name,
         )
+        self._late_transformers = late
         self._encoding_network = encoder
         self._rl_algorithm = rl_algorithm
         self._action_masks = rl_algorithm.action_masks
@@ -136,10 +139,12 @@ class Agent(OffPolicyAlgorithm):
             self._entropy_target = make(action_spec=action_spec, debug_summaries=debug_summaries)
         self._observation_normalizer = observation_normalizer
         self._reward_normalizer = reward_normalizer
-        for statistics in (observation_normalizer, reward_normalizer):
-            if statistics is not None:
-                self.add_experience_observer(statistics.observe)
-                self.add_after_train_hook(statistics.publish)
+        if observation_normalizer is not None:
+            self.add_experience_observer(self._observe_observations)
+            self.add_after_train_hook(observation_normalizer.publish)
+        if reward_normalizer is not None:
+            self.add_experience_observer(reward_normalizer.observe)
+            self.add_after_train_hook(reward_normalizer.publish)
 
     @property
     def learning_state_spec(self) -> Nest:
@@ -157,11 +162,28 @@ class Agent(OffPolicyAlgorithm):
 
     # ---- seeing ----
 
+    def _unpacked(self, observation: Nest) -> Nest:
+        """A recorded observation [B, ...] with the transforms that are left to whoever looks at it."""
+        for transformer in self._late_transformers:
+            observation = transformer(observation)
+        return observation
+
     def _normalized(self, inputs: Any) -> Any:
-        """`inputs` (a time step or experience, any leading axes) with its observation normalised."""
-        if self._observation_normalizer is None:
-            return inputs
-        return inputs._replace(observation=self._observation_normalizer.normalize(inputs.observation))
+        """`inputs` (a time step or experience, [B, ...]) with its observation unpacked and normalised."""
+        observation = self._unpacked(inputs.observation)
+        if self._observation_normalizer is not None:
+            observation = self._observation_normalizer.normalize(observation)
+        return inputs._replace(observation=observation)
+
+    def _observe_observations(self, exp: Experience) -> None:
+        """Has the normaliser observe what the learner got, with any leading axes, unpacked."""
+        axes = exp.step_type.shape.rank
+        rows = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[axes:]]), exp.observation)
+        self._observation_normalizer.observe(exp._replace(observation=self._unpacked(rows)))
+
+    def allowed_actions(self, time_step: ActionTimeStep) -> tf.Tensor | None:
+        """See `RLAlgorithm.allowed_actions`."""
+        return self._action_masks.allowed(self._unpacked(time_step.observation))
 
     def _encoded(self, observation: Nest, step_type: tf.Tensor) -> Nest:
         """A normalised observation [B, ...] encoded."""
@@ -376,3 +398,21 @@ class Agent(OffPolicyAlgorithm):
             self._goal_generator.after_train(of_part(training_info, "goal_generator"))
         if self._entropy_target is not None:
             self._entropy_target.after_train(of_part(training_info, "entropy_target"), training_info.info.valid)
+
+
+_Transformers = list[Callable[[Nest], Nest]]
+
+
+def _by_size(transformers: _Transformers, observation_spec: Nest) -> tuple[_Transformers, _Transformers]:
+    """The transformers up to where an observation takes the fewest bytes, as late as possible, and those after."""
+    observation = zeros_from_spec(observation_spec, 1)
+    sizes = [_bytes(observation)]
+    for transformer in transformers:
+        observation = transformer(observation)
+        sizes.append(_bytes(observation))
+    smallest = max(i for i, size in enumerate(sizes) if size == min(sizes))
+    return transformers[:smallest], transformers[smallest:]
+
+
+def _bytes(observation: Nest) -> int:
+    return sum(int(tf.size(x)) * x.dtype.size for x in tf.nest.flatten(observation))

@@ -228,7 +228,7 @@ class Unroller:
             if "graph" in stepping:
                 self._functions["unroll"] = _concrete(self._unroll, call, carry)
             if "host" in stepping:
-                self._functions["act"] = _concrete(self._act, call, carry, tf.TensorSpec([], tf.int32))
+                self._functions["act"] = _concrete(self._act_in_loop, call, carry, tf.TensorSpec([], tf.int32))
                 rows = add_outer_dims((self._kept_spec, tf.TensorSpec([], tf.int64), carry.control), [self._length])
                 self._functions["segment"] = _concrete(self._segment, call, carry, *rows, carry)
 
@@ -259,11 +259,11 @@ class Unroller:
             with self._executor():
                 kept, state, version = self._functions["act"](call, carry, tf.constant(t))
             time_step = step(tf.nest.map_structure(lambda a: a.numpy(), kept.action))
-            control = control_of(time_step)
+            control = tf.constant(control_of(time_step))
             observation = tf.nest.map_structure(tf.constant, time_step.observation)
-            carry = Carry(tf.constant(control), observation, kept.action, state)
+            carry = Carry(control, observation, kept.action, state)
             records.append((kept, version, control))
-        rows = tf.nest.map_structure(lambda *x: tf.constant(np.stack([np.asarray(y) for y in x])), *records)
+        rows = tf.nest.map_structure(lambda *x: tf.stack(x), *records)
         with self._executor():
             return self._functions["segment"](call, first, *rows, carry), carry
 
@@ -287,6 +287,16 @@ class Unroller:
         )
         tf.nest.assert_same_structure(kept, self._kept_spec)
         return kept, policy_step.state, version
+
+    def _act_in_loop(self, call: Call, carry: Carry, t: tf.Tensor) -> tuple[Kept, Nest, tf.Tensor]:
+        """`_act` as the one turn of a loop.
+
+        Where a processor has the instructions for it, TensorFlow hands operations to oneDNN, but not those of a loop; the
+        last bits would tell them apart.
+        """
+        specs = (self._kept_spec, self._carry_spec.state, tf.TensorSpec([], tf.int64))
+        before = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+        return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, self._act(call, carry, t)), (0, before))[1]
 
     def _step_in_graph(self, thread: tf.Tensor, action: Nest) -> tuple[tf.Tensor, Nest]:
         specs = [self._carry_spec.control, *tf.nest.flatten(self._carry_spec.observation)]

@@ -18,6 +18,7 @@ from alf.algorithms.agent_parts import total_loss
 from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo
 from alf.algorithms.goal_generator import GoalInfo, RandomCategoricalGoalGenerator
 from alf.algorithms.icm_algorithm import ICMAlgorithm
+from alf.algorithms.normalization import ObservationNormalizer
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.rl_algorithm import ROLLOUT
@@ -25,7 +26,7 @@ from alf.data_structures import ActionTimeStep, AlgorithmStep, Bootstrap, Experi
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from alf.utils import nest_utils, rng
-from alf.utils.common import zeros_from_spec
+from alf.utils.common import image_scale_transformer, zeros_from_spec
 from tests.algorithms import networks
 
 OBS = tensor_spec.BoundedTensorSpec([2], tf.float32, -1.0, 1.0)
@@ -71,6 +72,102 @@ def experience(agent: Agent, bootstrap: bool = True, seed: int = 0) -> Experienc
     time_step = random([BATCH], ActionTimeStep(*spec[: len(ActionTimeStep._fields)]))
     time_step = time_step._replace(step_type=tf.constant([1, 0, 1]))
     return exp._replace(bootstrap=Bootstrap(time_step, zeros_from_spec(agent.train_state_spec, BATCH)))
+
+
+@pytest.mark.parametrize("part", ["nothing", "curiosity", "normalizer"])
+def test_bytes_are_recorded_and_seen_as_the_numbers_they_stand_for(part: str) -> None:
+    """An agent of bytes learns and acts as one of the numbers that the bytes stand for."""
+    pixels = tensor_spec.BoundedTensorSpec([2], tf.uint8, 0, 255)
+    scale = functools.partial(image_scale_transformer, min=0.0)
+
+    def make(spec: Any, transformer: Any) -> Agent:
+        parts: dict[str, Any] = {
+            "nothing": dict,
+            "curiosity": lambda: {"intrinsic_curiosity_module": Distance()},
+            "normalizer": lambda: {"observation_normalizer": ObservationNormalizer(OBS)},
+        }[part]()
+        floats = functools.partial(actor_critic(PPOAlgorithm, PPOLoss), OBS)
+        return Agent(
+            spec,
+            ACTION,
+            lambda observation_spec, **kwargs: floats(**kwargs),
+            optimizer=tf.keras.optimizers.legacy.Adam(1e-2),
+            observation_transformer=transformer,
+            **parts,
+        )
+
+    of_bytes, of_numbers = make(pixels, scale), make(OBS, ())
+    assert of_bytes.experience_spec.observation.dtype == tf.uint8
+    assert of_bytes.transformed_time_step_spec.observation.dtype == tf.uint8
+    pictures = tf.cast(tf.random.uniform([BATCH, LENGTH + 1, 2], 0, 256, tf.int32), tf.uint8)
+    for target, source in zip(of_numbers.variables, of_bytes.variables, strict=True):
+        target.assign(source)
+    first = [v.numpy() for v in of_bytes.trainable_variables]
+    recorded = experience(of_numbers)
+    for agent, seen in ((of_bytes, pictures), (of_numbers, scale(pictures))):
+        last = recorded.bootstrap._replace(
+            time_step=recorded.bootstrap.time_step._replace(observation=seen[:, -1]),
+        )
+        exp = recorded._replace(observation=seen[:, :-1], bootstrap=last)
+        for _ in range(2):
+            for observe in agent.exp_observers:
+                observe(exp)
+            agent.train_from(exp, num_updates=2, mini_batch_size=5, mini_batch_length=1)
+    changed = [np.any(v.numpy() != before) for v, before in zip(of_bytes.trainable_variables, first, strict=True)]
+    assert all(changed)
+    for of_byte, of_number in zip(of_bytes.variables, of_numbers.variables, strict=True):
+        np.testing.assert_allclose(of_byte.numpy(), of_number.numpy(), rtol=1e-4, atol=1e-6)
+    acted = []
+    for agent, seen in ((of_bytes, pictures), (of_numbers, scale(pictures))):
+        time_step = agent.transform_timestep(recorded.bootstrap.time_step._replace(observation=seen[:, 0]))
+        acted.append(agent.act(time_step, zeros_from_spec(agent.train_state_spec, BATCH), tf.constant([1, 2])).info)
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *acted)
+
+
+def test_masks_are_found_in_what_is_unpacked() -> None:
+    pixels = tensor_spec.BoundedTensorSpec([2], tf.uint8, 0, 255)
+    spec = {"observation": pixels, "mask": tensor_spec.BoundedTensorSpec([2], tf.int8, 0, 1)}
+
+    def masked(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+        return ActorCriticAlgorithm(
+            observation_spec,
+            action_spec,
+            *networks.feed_forward(OBS, action_spec, (4,)),
+            loss_class=ActorCriticLoss,
+            observation_and_action_constraint_splitter=lambda o: (o["seen"], o["allowed"]),
+        )
+
+    agent = Agent(
+        spec,
+        ACTION,
+        masked,
+        observation_transformer=lambda o: {"seen": tf.cast(o["observation"], tf.float32), "allowed": o["mask"]},
+    )
+    time_step = zeros_from_spec(agent.time_step_spec, 1)
+    time_step = time_step._replace(observation={**time_step.observation, "mask": tf.constant([[0, 1]], tf.int8)})
+    recorded = agent.transform_timestep(time_step)
+    assert recorded.observation["observation"].dtype == tf.uint8
+    np.testing.assert_array_equal(agent.allowed_actions(recorded), [[False, True]])
+    assert int(agent.random_action(recorded)[0]) == 1
+
+
+def test_what_is_recorded_is_the_smallest() -> None:
+    """Transforms that keep the size or lessen it are done once, in the actor; those behind that add to it are not."""
+    pixels = tensor_spec.BoundedTensorSpec([4], tf.uint8, 0, 255)
+    half = lambda o: o[:, ::2]  # noqa: E731
+    scale = functools.partial(image_scale_transformer, min=0.0)
+
+    def recorded(spec: Any, *transformers: Any) -> tuple[Any, Any]:
+        agent = Agent(
+            spec, ACTION, lambda **specs: actor_critic()(OBS, ACTION, False), observation_transformer=transformers
+        )
+        found = agent.experience_spec.observation
+        return found.shape.as_list(), found.dtype
+
+    assert recorded(pixels, half, scale) == ([2], tf.uint8)
+    assert recorded(pixels, scale, half) == ([4], tf.uint8)
+    assert recorded(OBS, lambda o: o + 1.0) == ([2], tf.float32)
+    assert recorded(tf.TensorSpec([2], tf.float64), lambda o: tf.cast(o, tf.float32)) == ([2], tf.float32)
 
 
 class Distance(CuriosityAlgorithm):

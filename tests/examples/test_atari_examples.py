@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import gin
+import numpy as np
 import pytest
 
 from alf.environments import create_environment
@@ -63,14 +64,15 @@ def test_trains(name: str, tmp_path: pathlib.Path) -> None:
     assert trainer.counters.env_steps >= 32
 
 
-def test_trains_with_envpool(tmp_path: pathlib.Path) -> None:
+def test_pong_trains_with_envpool_from_bytes(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("envpool", reason="EnvPool (alf[envpool]) is not installed")
-    games = ["create_environment.env_name='Pong'", "create_environment.env_load_fn=@suite_atari.load"]
-    games += ["create_environment.vectorization='envpool'", "suite_atari.load.noop_max=2"]
-    gin_utils.parse_gin([str(EXAMPLES / "off_policy_ac_breakout_vtrace.gin")], SMALL + games)
+    small = [b for b in SMALL if not b.startswith(("DMAtari", "CONV", "FC", "TrainerConfig.num_steps"))]
+    small += ["TrainerConfig.strict=True", "TrainerConfig.unroll_length=8", "TrainerConfig.mini_batch_size=8"]
+    gin_utils.parse_gin([str(EXAMPLES / "async_ppo_pong.gin")], [*small, "suite_atari.load.noop_max=2"])
     trainer = TrainerConfig(root_dir=str(tmp_path / "run")).create_trainer()
     trainer.train()
-    assert trainer.counters.env_steps >= 32
+    assert trainer.counters.env_steps == 2 * 16
+    assert trainer.algorithm.experience_spec.observation.dtype.as_numpy_dtype == np.uint8
     frames = [row for row in (tmp_path / "run" / "train" / "stats.csv").read_text().splitlines() if "Frames" in row]
     assert len(frames) == 1  # The header.
 
