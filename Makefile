@@ -98,6 +98,7 @@ benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.plain_sketch
 	$(DEV)/bin/python -m benchmarks.peers_cart_pole
 	$(DEV)/bin/python -m benchmarks.off_policy
+	$(DEV)/bin/python -m benchmarks.pictures
 
 locks:  ## resolve the four lock files anew from pyproject.toml
 	$(PYTHON) .ci/locks.py

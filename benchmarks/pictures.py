@@ -44,7 +44,9 @@ _SETTINGS = (
     "ActorCriticLoss.td_loss_weight=0.5",
     "TrainerConfig.num_updates_per_train_step=1",
     "TrainerConfig.mini_batch_length=None",
-    "TrainerConfig.mini_batch_size=8",
+    "create_environment.num_parallel_environments=64",
+    "TrainerConfig.unroll_length=16",
+    "TrainerConfig.mini_batch_size=32",
 )
 
 
@@ -167,9 +169,10 @@ def network(seconds: float) -> list[dict[str, Any]]:
 def pong(steps: int, params: tuple[str, ...] = _SETTINGS) -> dict[str, Any]:
     """Environment steps/s of the shipped example with other settings, after its first ten iterations."""
     import alf.algorithms.actor_critic_algorithm
-    import alf.algorithms.actor_critic_loss  # noqa: F401
+    import alf.algorithms.actor_critic_loss
     from alf.trainers.config import TrainerConfig
     from alf.utils import gin_utils
+    import alf.utils.external_configurables  # noqa: F401
 
     marks: list[tuple[float, float, int]] = []
     limits = ["TrainerConfig.num_iterations=0", f"TrainerConfig.num_env_steps={steps}"]
@@ -206,6 +209,7 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.pictures", "--threads", str(threads)]
             found = _machine.last_json([*command, "--seconds", str(flags.seconds)], 10 * flags.seconds + 120)
             rows += [{"threads": threads, **row} for row in found["rows"]]
+        print(_machine.table(rows), flush=True)
     more = {}
     if flags.only != "network":
         _machine.progress("Pong")
@@ -213,8 +217,6 @@ def main() -> None:
         print(_machine.table([more["pong"]]))
     if flags.only is None:
         _machine.save("pictures", head, rows, **more)
-    elif rows:
-        print(_machine.table(rows))
 
 
 if __name__ == "__main__":
