@@ -77,6 +77,7 @@ _LARGE_RELU = {"log_std_init": -2, "ortho_init": False, "activation_fn": "relu"}
 _LARGE_RELU |= {"net_arch": {"pi": [256, 256], "vf": [256, 256]}}
 _BOX2D = ("box2d==2.3.10", "pygame==2.6.1")
 _MUJOCO = ("mujoco==3.1.6", "imageio")
+_ATARI = ("ale-py==0.10.1", "opencv-python-headless==4.11.0.86")
 
 TASKS: dict[str, Task] = {
     "cart_pole_ppo": Task(
@@ -193,5 +194,15 @@ TASKS: dict[str, Task] = {
         | {"gae_lambda": 0.99, "max_grad_norm": 0.7, "vf_coef": 0.835671, "policy_kwargs": _LARGE_RELU},
         seeds=2,
         needs=_MUJOCO,
+    ),
+    "pong_ppo": Task(
+        title="Pong, PPO",
+        steps=3_328_000,
+        example="async_ppo_pong",
+        peer={"algorithm": "PPO", "environment": "PongNoFrameskip-v4", "atari": True, "n_envs": 8, "n_steps": 128}
+        | {"n_epochs": 4, "batch_size": 256, "learning_rate": "linear 0.00025", "clip_range": "linear 0.1"}
+        | {"vf_coef": 0.5, "ent_coef": 0.01},
+        seeds=2,
+        needs=_ATARI,
     ),
 }

@@ -10,10 +10,10 @@ import time
 import numpy as np
 import stable_baselines3
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 import torch
 
 _ACTIVATIONS = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
@@ -57,12 +57,25 @@ def make_model(setting, env, seed):
     if stddev is not None:
         size = env.action_space.shape[-1]
         given["action_noise"] = NormalActionNoise(np.zeros(size), np.full(size, stddev))
-    return algorithm("MlpPolicy", env, device="cpu", seed=seed, policy_kwargs=policy, **given)
+    kind = "CnnPolicy" if len(env.observation_space.shape) == 3 else "MlpPolicy"
+    return algorithm(kind, env, device="cpu", seed=seed, policy_kwargs=policy, **given)
 
 
-def evaluate(model, name, episodes, seed):
+def make_env(name, n_envs, seed, atari, **wrapping):
+    """`n_envs` environments; games with the standard preprocessing, of which `wrapping` changes something."""
+    if not atari:
+        return make_vec_env(name, n_envs=n_envs, seed=seed)
+    import ale_py
+    import gymnasium
+
+    gymnasium.register_envs(ale_py)
+    return VecFrameStack(make_atari_env(name, n_envs=n_envs, seed=seed, wrapper_kwargs=wrapping), 4)
+
+
+def evaluate(model, name, episodes, seed, atari):
     """Returns of whole episodes with the most likely actions, rewards as the environment gives them."""
-    env = make_vec_env(name, n_envs=1, seed=_EVALUATION_SEED + seed)
+    whole = {"clip_reward": False, "terminal_on_life_loss": False}
+    env = make_env(name, 1, _EVALUATION_SEED + seed, atari, **whole)
     statistics = model.get_vec_normalize_env()
     if statistics is not None:
         env = VecNormalize(env, training=False, norm_reward=False)
@@ -74,7 +87,7 @@ def evaluate(model, name, episodes, seed):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--setting", required=True, help="JSON: environment, n_envs, normalize, algorithm, its arguments"
+        "--setting", required=True, help="JSON: environment, n_envs, atari, normalize, algorithm, its arguments"
     )
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--episodes", type=int, required=True)
@@ -83,7 +96,8 @@ def main() -> None:
     setting = json.loads(flags.setting)
     torch.set_num_threads(1)
     name, n_envs = setting.pop("environment"), setting.pop("n_envs", 1)
-    env = make_vec_env(name, n_envs=n_envs, seed=flags.seed)
+    atari = setting.pop("atari", False)
+    env = make_env(name, n_envs, flags.seed, atari)
     if setting.pop("normalize", False):
         env = VecNormalize(env, gamma=setting.get("gamma", 0.99))
     model, episodes = make_model(setting, env, flags.seed), Episodes()
@@ -93,7 +107,7 @@ def main() -> None:
         "steps": model.num_timesteps,
         "seconds": time.monotonic() - began,
         "episodes": episodes.ended,
-        "returns": evaluate(model, name, flags.episodes, flags.seed),
+        "returns": evaluate(model, name, flags.episodes, flags.seed, atari),
         "versions": {n: importlib.metadata.version(n) for n in ("stable-baselines3", "torch", "gymnasium", "numpy")},
     }
     print(json.dumps(result))

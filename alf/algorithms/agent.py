@@ -140,7 +140,7 @@ class Agent(OffPolicyAlgorithm):
         self._observation_normalizer = observation_normalizer
         self._reward_normalizer = reward_normalizer
         if observation_normalizer is not None:
-            self.add_experience_observer(self._observe_observations)
+            self.add_experience_observer(lambda exp: observation_normalizer.observe(self._unpacked_rows(exp)))
             self.add_after_train_hook(observation_normalizer.publish)
         if reward_normalizer is not None:
             self.add_experience_observer(reward_normalizer.observe)
@@ -175,11 +175,11 @@ class Agent(OffPolicyAlgorithm):
             observation = self._observation_normalizer.normalize(observation)
         return inputs._replace(observation=observation)
 
-    def _observe_observations(self, exp: Experience) -> None:
-        """Has the normaliser observe what the learner got, with any leading axes, unpacked."""
+    def _unpacked_rows(self, exp: Experience) -> Experience:
+        """Experience with any leading axes, its observation as unpacked rows [n, ...]."""
         axes = exp.step_type.shape.rank
         rows = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[axes:]]), exp.observation)
-        self._observation_normalizer.observe(exp._replace(observation=self._unpacked(rows)))
+        return exp._replace(observation=self._unpacked(rows))
 
     def allowed_actions(self, time_step: ActionTimeStep) -> tf.Tensor | None:
         """See `RLAlgorithm.allowed_actions`."""
