@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import importlib.metadata
 import json
@@ -122,6 +122,16 @@ def last_json(command: Sequence[str], timeout: float) -> dict[str, Any]:
         tail = (out + err)[-2000:]
         raise RuntimeError(f"{command[:4]} ended with code {process.returncode} and printed no result:\n{tail}")
     return {**json.loads(lines[-1]), "started": started}
+
+
+def rate(act: Callable[[], Any], size: int, seconds: float) -> float:
+    """`size` a call of `act`, per second, over about `seconds`; a first call does not count."""
+    act()
+    calls, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        act()
+        calls += 1
+    return calls * size / (time.perf_counter() - begun)
 
 
 @contextlib.contextmanager

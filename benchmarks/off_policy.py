@@ -130,19 +130,9 @@ def our_replay(pictures: bool, rows: int, batch: int, seconds: float) -> dict[st
 
         return tf.while_loop(lambda i, _: i < times, body, (0, 0.0), parallel_iterations=1)[1]
 
-    stored = _rate(lambda: replay.observe(steps), 64 * rows, seconds)
+    stored = _machine.rate(lambda: replay.observe(steps), 64 * rows, seconds)
     view = replay.view(2)
-    return {"stored": stored, "sampled": _rate(lambda: draw(view, tf.constant(50)), 50, seconds)}
-
-
-def _rate(act: Any, size: int, seconds: float) -> float:
-    """`size` a call of `act`, per second."""
-    act()
-    calls, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < seconds:
-        act()
-        calls += 1
-    return calls * size / (time.perf_counter() - begun)
+    return {"stored": stored, "sampled": _machine.rate(lambda: draw(view, tf.constant(50)), 50, seconds)}
 
 
 def arithmetic(seconds: float) -> dict[str, float]:

@@ -140,34 +140,23 @@ def ours() -> Callable[[], Any]:
     return lambda: agent.train_from(experience, mini_batch_size=sequences, mini_batch_length=None)
 
 
-def _rate(act: Callable[[], Any], size: int, seconds: float) -> float:
-    """`size` a call, per second."""
-    calls, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < seconds:
-        act()
-        calls += 1
-    return calls * size / (time.perf_counter() - begun)
-
-
 def network(seconds: float) -> list[dict[str, Any]]:
-    """Pictures/s forward and trained on, of both, with one thread an operation and with one for each processor."""
+    """Pictures/s forward and trained on, of both, in turns."""
     forward, train = plain()
     contenders = {
         "plain TensorFlow, forward": (forward, MINIBATCH),
         "plain TensorFlow, training": (train, _UPDATES * MINIBATCH),
         "alf's learner, training": (ours(), _UPDATES * MINIBATCH),
     }
-    for act, _ in contenders.values():
-        act()
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(_TURNS):
         for name, (act, size) in contenders.items():
-            rates[name].append(_rate(act, size, seconds / _TURNS))
+            rates[name].append(_machine.rate(act, size, seconds / _TURNS))
     return [{"what": name, "pictures/s": sum(found) / len(found)} for name, found in rates.items()]
 
 
-def pong(steps: int, params: tuple[str, ...] = _SETTINGS) -> dict[str, Any]:
-    """Environment steps/s of the shipped example with other settings, after its first ten iterations."""
+def pong(steps: int) -> dict[str, Any]:
+    """Environment steps/s of the shipped example with the settings above, after its first iterations."""
     import alf.algorithms.actor_critic_algorithm
     import alf.algorithms.actor_critic_loss
     from alf.trainers.config import TrainerConfig
@@ -176,7 +165,7 @@ def pong(steps: int, params: tuple[str, ...] = _SETTINGS) -> dict[str, Any]:
 
     marks: list[tuple[float, float, int]] = []
     limits = ["TrainerConfig.num_iterations=0", f"TrainerConfig.num_env_steps={steps}"]
-    gin_utils.parse_gin(["async_ppo_pong"], [*limits, *params])
+    gin_utils.parse_gin(["async_ppo_pong"], [*limits, *_SETTINGS])
     with tempfile.TemporaryDirectory() as folder:
         trainer = TrainerConfig(root_dir=folder).create_trainer()
         trainer.initialize()

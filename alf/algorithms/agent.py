@@ -9,7 +9,17 @@ import gin
 import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
-from alf.algorithms.agent_parts import AgentInfo, flat, goal_of, of_part, part, state_of, total_loss, what_follows
+from alf.algorithms.agent_parts import (
+    AgentInfo,
+    by_size,
+    flat,
+    goal_of,
+    of_part,
+    part,
+    state_of,
+    total_loss,
+    what_follows,
+)
 from alf.algorithms.curiosity import CuriosityAlgorithm, Explored, Transition
 from alf.algorithms.entropy_target_algorithm import EntropyTargetAlgorithm
 from alf.algorithms.normalization import ObservationNormalizer, RewardNormalizer
@@ -27,7 +37,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network
 from alf.utils import nest_utils
-from alf.utils.common import as_list, cast_transformer, is_stateless, reset_state_at_first, zeros_from_spec
+from alf.utils.common import as_list, cast_transformer, is_stateless, reset_state_at_first
 
 
 @gin.configurable(module="alf")
@@ -103,7 +113,7 @@ class Agent(OffPolicyAlgorithm):
         if goal_generator is not None:
             seen_spec = [seen_spec, goal_generator.action_spec]
             goal_states = (goal_generator.train_state_spec, goal_generator.predict_state_spec)
-        recorded, late = _by_size(as_list(observation_transformer), observation_spec)
+        recorded, late = by_size(as_list(observation_transformer), observation_spec)
         rl_algorithm = rl_algorithm_cls(
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
@@ -398,21 +408,3 @@ class Agent(OffPolicyAlgorithm):
             self._goal_generator.after_train(of_part(training_info, "goal_generator"))
         if self._entropy_target is not None:
             self._entropy_target.after_train(of_part(training_info, "entropy_target"), training_info.info.valid)
-
-
-_Transformers = list[Callable[[Nest], Nest]]
-
-
-def _by_size(transformers: _Transformers, observation_spec: Nest) -> tuple[_Transformers, _Transformers]:
-    """The transformers up to where an observation takes the fewest bytes, as late as possible, and those after."""
-    observation = zeros_from_spec(observation_spec, 1)
-    sizes = [_bytes(observation)]
-    for transformer in transformers:
-        observation = transformer(observation)
-        sizes.append(_bytes(observation))
-    smallest = max(i for i, size in enumerate(sizes) if size == min(sizes))
-    return transformers[:smallest], transformers[smallest:]
-
-
-def _bytes(observation: Nest) -> int:
-    return sum(int(tf.size(x)) * x.dtype.size for x in tf.nest.flatten(observation))

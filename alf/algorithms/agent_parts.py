@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from alf.data_structures import Experience, LossInfo, Nest, StepType, TrainingInfo, namedtuple
-from alf.utils.common import is_stateless
+from alf.utils.common import is_stateless, zeros_from_spec
+
+Transformers = list[Callable[[Nest], Nest]]
 
 AgentState = namedtuple("AgentState", ["rl", "goal_generator"], default_value=())
 AgentState.__doc__ = """The recurrent states of the parts of an agent."""
@@ -83,3 +85,18 @@ def what_follows(experience: Experience) -> tuple[Nest, tf.Tensor]:
         lambda o, after: tf.concat([o[:, 1:], after[:, tf.newaxis]], 1), experience.observation, last
     )
     return following, valid
+
+
+def by_size(transformers: Transformers, observation_spec: Nest) -> tuple[Transformers, Transformers]:
+    """The transformers up to where an observation takes the fewest bytes, as late as possible, and those after."""
+    observation = zeros_from_spec(observation_spec, 1)
+    sizes = [_bytes(observation)]
+    for transformer in transformers:
+        observation = transformer(observation)
+        sizes.append(_bytes(observation))
+    smallest = max(i for i, size in enumerate(sizes) if size == min(sizes))
+    return transformers[:smallest], transformers[smallest:]
+
+
+def _bytes(observation: Nest) -> int:
+    return sum(int(tf.size(x)) * x.dtype.size for x in tf.nest.flatten(observation))
