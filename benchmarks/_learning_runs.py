@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from alf.bin import output_flag
+from alf.environments.seeding import distinct_seeds
 
 from benchmarks import _events, _machine, examples
 from benchmarks._learning_tasks import Task
@@ -100,7 +101,8 @@ def means(episodes: Sequence[tuple[int, float]], over: int = OVER) -> list[tuple
 
 def _sb3(task: Task, seed: int, interpreter: str) -> dict[str, Any]:
     command = [interpreter, _PEER, "--setting", json.dumps(task.peer), "--steps", str(task.steps)]
-    command += ["--episodes", str(EPISODES), "--seed", str(seed)]
+    starts = distinct_seeds(_EVALUATION_SEED + seed, EPISODES)
+    command += ["--seed", str(seed), "--starts", *(str(start) for start in starts)]
     result = _machine.last_json(command, timeout=_LONGEST)
     return {**result, "curve": means([(int(s), r) for s, r in result["episodes"]])}
 

@@ -38,7 +38,7 @@ class Task:
     def settings(self, system: str) -> dict[str, Any]:
         """What a recorded run of "alf" or "sb3" must have been made with to count for this task."""
         if system == "sb3":
-            return {"steps": self.steps, **(self.peer or {})}
+            return {"steps": self.steps, "evaluation": "same starts", **(self.peer or {})}
         return {
             "steps": self.steps,
             "example": self.example,

@@ -17,8 +17,6 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 import torch
 
 _ACTIVATIONS = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
-# So that no environment of an evaluation is one of training.
-_EVALUATION_SEED = 10_000
 
 
 class Episodes(BaseCallback):
@@ -72,15 +70,18 @@ def make_env(name, n_envs, seed, atari, **wrapping):
     return VecFrameStack(make_atari_env(name, n_envs=n_envs, seed=seed, wrapper_kwargs=wrapping), 4)
 
 
-def evaluate(model, name, episodes, seed, atari):
-    """Returns of whole episodes with the most likely actions, rewards as the environment gives them."""
+def evaluate(model, name, starts, atari):
+    """Returns of whole episodes with the most likely actions, one from each seed; rewards as the environment gives them."""
     whole = {"clip_reward": False, "terminal_on_life_loss": False}
-    env = make_env(name, 1, _EVALUATION_SEED + seed, atari, **whole)
+    env = make_env(name, 1, starts[0], atari, **whole)
     statistics = model.get_vec_normalize_env()
     if statistics is not None:
         env = VecNormalize(env, training=False, norm_reward=False)
         env.obs_rms = statistics.obs_rms
-    returns, _ = evaluate_policy(model, env, episodes, deterministic=True, return_episode_rewards=True)
+    returns = []
+    for start in starts:
+        env.seed(start)
+        returns += evaluate_policy(model, env, 1, deterministic=True, return_episode_rewards=True)[0]
     return [float(r) for r in returns]
 
 
@@ -90,7 +91,7 @@ def main() -> None:
         "--setting", required=True, help="JSON: environment, n_envs, atari, normalize, algorithm, its arguments"
     )
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--episodes", type=int, required=True)
+    parser.add_argument("--starts", type=int, nargs="+", required=True, help="seed of each episode of the evaluation")
     parser.add_argument("--seed", type=int, required=True)
     flags = parser.parse_args()
     setting = json.loads(flags.setting)
@@ -107,7 +108,7 @@ def main() -> None:
         "steps": model.num_timesteps,
         "seconds": time.monotonic() - began,
         "episodes": episodes.ended,
-        "returns": evaluate(model, name, flags.episodes, flags.seed, atari),
+        "returns": evaluate(model, name, flags.starts, atari),
         "versions": {n: importlib.metadata.version(n) for n in ("stable-baselines3", "torch", "gymnasium", "numpy")},
     }
     print(json.dumps(result))

@@ -336,9 +336,11 @@ class Agent(OffPolicyAlgorithm):
         )
 
     @property
-    def looks_with_gradient(self) -> bool:
-        """As the RL algorithm; the losses of the parts leave out the row that is only looked at."""
-        return self._rl_algorithm.looks_with_gradient
+    def rows_only_looked_at(self) -> int:
+        """As the RL algorithm; the losses of other parts leave out the last row alone."""
+        learning = (self._icm, self._goal_generator, self._entropy_target)
+        wanted = self._rl_algorithm.rows_only_looked_at
+        return wanted if all(part is None for part in learning) else min(wanted, 1)
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The RL algorithm's train_step on what it sees, and those of the parts."""

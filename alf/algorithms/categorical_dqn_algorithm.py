@@ -7,9 +7,9 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from alf.algorithms.critic_algorithm import flat, with_last, without_last
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.one_step_loss import Lookahead, look_ahead, per_sequence, row_weights
+from alf.algorithms.transitions import Transitions
 from alf.data_structures import LossInfo, Nest, TrainingInfo
 
 
@@ -58,20 +58,18 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
         """The mean returns of all actions, of logits [..., number of actions, number of atoms]."""
         return tf.linalg.matvec(tf.nn.softmax(output), self._atoms(output))
 
+    @property
+    def n_step(self) -> int:
+        """How many steps targets look ahead."""
+        return self._n_step
+
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The cross-entropy of the projected target and the predicted distribution, [T, B]."""
-        like = training_info.step_type
-        weights = row_weights(like, self._n_step)
-        taken = tf.reshape(without_last(training_info.action), [-1])
-        logits = tf.gather(flat(without_last(training_info.info.output)), taken, batch_dims=1)
-        output, best = self._target(training_info)
-        following = tf.nn.softmax(tf.gather(output, best, batch_dims=1))
-        ahead = tf.nest.map_structure(lambda x: x[:-1], look_ahead(training_info, self._gamma, self._n_step))
-        target = tf.stop_gradient(
-            self._project(ahead, tf.reshape(following, [like.shape[0] - 1, -1, logits.shape[-1]]))
-        )
-        entropy = tf.nn.softmax_cross_entropy_with_logits(flat(target), logits)
-        errors = with_last(entropy, like)
+        rows, weights = Transitions(training_info, self.n_step), row_weights(training_info.step_type, self.n_step)
+        logits, following = self._taken(training_info, rows), tf.nn.softmax(self._target(training_info, rows))
+        ahead = Lookahead(*rows.now(look_ahead(training_info, self._gamma, self.n_step)))
+        target = tf.stop_gradient(self._project(ahead, following))
+        errors = rows.as_now(tf.nn.softmax_cross_entropy_with_logits(target, logits))
         mean = tf.reduce_sum(errors * weights) / tf.maximum(tf.reduce_sum(weights), 1.0)
         loss = LossInfo(errors * weights, extra={"td_loss": mean}, priority=per_sequence(errors, weights))
         return self._with_control(loss)
@@ -80,18 +78,15 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
         """The distribution of reward + discount * return on the atoms.
 
         Args:
-          ahead: of all rows but the last, [T - 1, B]; its rows count from the first of T.
-          following: distributions [T - 1, B, atoms] at all rows but the first.
+          ahead: of rows [N].
+          following: distributions float32 [N, atoms] at the rows that these look at.
 
         Returns:
-          float32 [T - 1, B, atoms]: each atom's probability goes, shifted and shrunk, to its two neighbours.
+          float32 [N, atoms]: each atom's probability goes, shifted and shrunk, to its two neighbours.
         """
-        # Row t of T is row t - 1 of those that follow. A row is never its own successor, so t is at least 1.
-        rows = tf.transpose(ahead.row - 1)
-        p = tf.transpose(tf.gather(tf.transpose(following, [1, 0, 2]), rows, batch_dims=1), [1, 0, 2])
         atoms = self._atoms(following)
         gap = (self._max - self._min) / (following.shape[-1] - 1)
-        reached = ahead.reward[..., tf.newaxis] + ahead.discount[..., tf.newaxis] * atoms
+        reached = ahead.reward[:, tf.newaxis] + ahead.discount[:, tf.newaxis] * atoms
         reached = tf.clip_by_value(reached, self._min, self._max)
-        share = tf.maximum(1.0 - tf.abs(reached[..., tf.newaxis, :] - atoms[:, tf.newaxis]) / gap, 0.0)
-        return tf.linalg.matvec(share, p)
+        share = tf.maximum(1.0 - tf.abs(reached[:, tf.newaxis, :] - atoms[:, tf.newaxis]) / gap, 0.0)
+        return tf.linalg.matvec(share, following)

@@ -204,9 +204,14 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         return states._replace(actor=actor_state)
 
     @property
-    def looks_with_gradient(self) -> bool:
-        """No: the last row is there for the target, through which no gradient flows."""
-        return False
+    def n_step(self) -> int:
+        """How many steps targets look ahead."""
+        return getattr(self._critic_loss, "n_step", 1)
+
+    @property
+    def rows_only_looked_at(self) -> int:
+        """Those behind the last row that is trained: they are there for targets, through which no gradient flows."""
+        return self.n_step
 
     def count_env_steps(self, steps: int) -> None:
         """See `RLAlgorithm.count_env_steps`."""
@@ -219,33 +224,6 @@ class CriticAlgorithm(OffPolicyAlgorithm):
     def after_train(self, training_info: TrainingInfo) -> None:
         """Moves the target networks."""
         self._update_targets()
-
-
-def flat(rows: Nest) -> Nest:
-    """[T, B, ...] as [T * B, ...]."""
-    return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), rows)
-
-
-def without_last(rows: Nest) -> Nest:
-    """All rows but the last, [T - 1, B, ...], of rows [T, B, ...]: those whose action is learned from."""
-    return tf.nest.map_structure(lambda x: x[:-1], rows)
-
-
-def without_first(rows: Nest) -> Nest:
-    """All rows but the first, [T - 1, B, ...], of rows [T, B, ...]: those that are looked at by a row before them."""
-    return tf.nest.map_structure(lambda x: x[1:], rows)
-
-
-def with_last(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Values of all rows but the last, [(T - 1) * B, ...], as [T, B, ...], with zeros in the last row; `like` [T, B]."""
-    x = tf.reshape(x, [like.shape[0] - 1, -1, *x.shape[1:]])
-    return tf.concat([x, tf.zeros_like(x[:1])], 0)
-
-
-def with_first(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Values of all rows but the first, [(T - 1) * B, ...], as [T, B, ...], with zeros in the first row; `like` [T, B]."""
-    x = tf.reshape(x, [like.shape[0] - 1, -1, *x.shape[1:]])
-    return tf.concat([tf.zeros_like(x[:1]), x], 0)
 
 
 def critic_values(

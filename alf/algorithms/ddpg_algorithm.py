@@ -13,25 +13,21 @@ from alf.algorithms.critic_algorithm import (
     build_network,
     copies,
     critic_values,
-    flat,
     minimum,
     state_spec_of,
     value_ascent,
-    with_first,
-    with_last,
-    without_first,
-    without_last,
 )
 from alf.algorithms.exploration import ActionExploration, OUNoise, half_range
+from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.parameter_noise import ParameterNoise, action_distance
 from alf.algorithms.predictions import several
+from alf.algorithms.transitions import Transitions, flat
 from alf.data_structures import (
     ActionTimeStep,
     Experience,
     LossInfo,
     Nest,
     PolicyStep,
-    StepType,
     TrainingInfo,
     namedtuple,
 )
@@ -173,41 +169,42 @@ class DdpgAlgorithm(CriticAlgorithm):
     def _target_critics(self) -> list[Any]:
         return self._target_networks[1:]
 
-    def next_action(self, training_info: TrainingInfo, following: Nest) -> tf.Tensor:
+    def next_action(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
         """What a target supposes to be done next: the target actor's action.
 
         Args:
           training_info: [T, B, ...].
-          following: observations of all rows but the first, [(T - 1) * B, ...].
+          rows: those that are trained and looked at, K * B of them.
 
         Returns:
-          float32 [(T - 1) * B, action shape].
+          float32 [K * B, action shape], of the rows looked at.
         """
-        step_type, state = without_first(training_info.step_type), without_first(training_info.info.state.target_actor)
-        return self._target_actor(following, step_type=flat(step_type), network_state=flat(state))[0]
+        info = training_info.info
+        seen, step_type, state = rows.following((info.observation, training_info.step_type, info.state.target_actor))
+        return self._target_actor(seen, step_type=step_type, network_state=state)[0]
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
-        """The losses of critics and actor, [T, B]; the last row is only looked at."""
+        """The losses of critics and actor, [T, B]; the last rows are only looked at."""
         info, like = training_info.info, training_info.step_type
-        now, following = flat(without_last(info.observation)), flat(without_first(info.observation))
-        step_type, remembered = flat(without_last(like)), flat(without_last(info.state.critics))
-        recorded = flat(without_last(training_info.action))
+        rows = Transitions(training_info, self.n_step)
+        now, step_type, remembered = rows.now((info.observation, like, info.state.critics))
+        recorded = rows.now(training_info.action)
         values = critic_values(self._critic_networks, (now, recorded), step_type, remembered)
-        supposed = (following, self.next_action(training_info, following))
-        states = flat(without_first(info.state.target_critics))
+        following, following_type, states = rows.following((info.observation, like, info.state.target_critics))
+        supposed = (following, self.next_action(training_info, rows))
         with learning(False):
-            target = minimum(critic_values(self._target_critics, supposed, flat(without_first(like)), states))
-        critic_loss = self._critic_loss(training_info, [with_last(v, like) for v in values], with_first(target, like))
-        chosen = flat(without_last(info.action_distribution))
+            target = minimum(critic_values(self._target_critics, supposed, following_type, states))
+        critic_loss = self._critic_loss(training_info, [rows.as_now(v) for v in values], rows.as_following(target))
+        chosen = rows.now(info.action_distribution)
         judges = self._critic_networks[:1]
         actor_loss = -value_ascent(judges, now, chosen, self._dqda_clipping, step_type, remembered[:1])
-        valid = tf.reshape(without_last(tf.cast(tf.not_equal(like, StepType.LAST), tf.float32)), [-1])
+        weights = row_weights(like, self.n_step)
         extra = {**critic_loss.extra, **self.target_mark()}
-        extra["actor_loss"] = math_ops.masked_mean(actor_loss, valid)
+        extra["actor_loss"] = math_ops.masked_mean(actor_loss, rows.now(weights))
         extra[self._exploration.control] = tf.convert_to_tensor(self._exploration.strength())
         if self._parameter_noise is not None:
             extra.update(self._parameter_noise.metrics())
-        return critic_loss._replace(loss=critic_loss.loss + with_last(actor_loss * valid, like), extra=extra)
+        return critic_loss._replace(loss=critic_loss.loss + rows.as_now(actor_loss) * weights, extra=extra)
 
     def count_env_steps(self, steps: int) -> None:
         """See `RLAlgorithm.count_env_steps`."""

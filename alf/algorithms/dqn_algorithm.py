@@ -13,12 +13,7 @@ from alf.algorithms.critic_algorithm import (
     advance,
     build_network,
     critic_values,
-    flat,
     state_spec_of,
-    with_first,
-    with_last,
-    without_first,
-    without_last,
 )
 from alf.algorithms.exploration import (
     EpsilonGreedy,
@@ -29,6 +24,7 @@ from alf.algorithms.exploration import (
     exploration_for,
 )
 from alf.algorithms.parameter_noise import ParameterNoise, divergence_of_epsilon, value_distance
+from alf.algorithms.transitions import Transitions, flat
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network, learning
 from alf.utils.action_masks import ActionMasks, Splitter
@@ -170,25 +166,28 @@ class DqnAlgorithm(CriticAlgorithm):
         info = DqnInfo(output, inputs.observation, states)
         return PolicyStep(inputs.action, after._replace(target_critics=targets), info)
 
-    def _target(self, training_info: TrainingInfo) -> tuple[tf.Tensor, tf.Tensor]:
-        """The target network's output at all rows but the first, [(T - 1) * B, ...], and the numbers of the actions."""
+    def _taken(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
+        """The part of the network's output that is about the recorded actions, of the trained rows."""
+        taken = tf.reshape(rows.now(training_info.action), [-1])
+        return tf.gather(rows.now(training_info.info.output), taken, batch_dims=1)
+
+    def _target(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
+        """What the target network says of the best actions, of the rows that are looked at."""
         info = training_info.info
-        following = flat(without_first(info.observation))
+        following = rows.following(info.observation)
         seen = self._action_masks.observation(following)
-        step_type, states = without_first(training_info.step_type), without_first(info.state.target_critics)
+        step_type, states = rows.following((training_info.step_type, info.state.target_critics))
         with learning(False):
-            output = critic_values(self._target_networks, seen, flat(step_type), flat(states))[0]
-        judge = flat(without_first(info.output)) if self._double else output
-        return output, tf.argmax(self._masked_values(judge, following), -1, output_type=tf.int32)
+            output = critic_values(self._target_networks, seen, step_type, states)[0]
+        judge = rows.following(info.output) if self._double else output
+        best = tf.argmax(self._masked_values(judge, following), -1, output_type=tf.int32)
+        return tf.gather(output, best, batch_dims=1)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
-        """The loss [T, B]; the last row is only looked at."""
-        like = training_info.step_type
-        taken = tf.reshape(without_last(training_info.action), [-1])
-        value = tf.gather(flat(without_last(training_info.info.output)), taken, batch_dims=1)
-        output, best = self._target(training_info)
-        target = tf.gather(output, best, batch_dims=1)
-        loss = self._critic_loss(training_info, with_last(value, like), with_first(target, like))
+        """The loss [T, B]; the last rows are only looked at."""
+        rows = Transitions(training_info, self.n_step)
+        value, target = self._taken(training_info, rows), self._target(training_info, rows)
+        loss = self._critic_loss(training_info, rows.as_now(value), rows.as_following(target))
         return self._with_control(loss)
 
     def _with_control(self, loss: LossInfo) -> LossInfo:

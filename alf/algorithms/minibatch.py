@@ -172,9 +172,11 @@ def map_flat(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
     return _with_params(f(flat), lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]))
 
 
-def map_apart(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
-    """As `map_flat`, for a last row that is only looked at: no gradient flows into it, so that none is computed there."""
-    before, last = (tf.nest.map_structure(cut, exp) for cut in (lambda x: x[:-1], lambda x: x[-1:]))
+def map_apart(f: Callable[[Experience], Nest], exp: Experience, looked_at: int) -> Nest:
+    """As `map_flat`, where the last `looked_at` rows are only looked at: no gradient flows into them, and none is computed."""
+    if not looked_at:
+        return map_flat(f, exp)
+    before, last = (tf.nest.map_structure(cut, exp) for cut in (lambda x: x[:-looked_at], lambda x: x[-looked_at:]))
     info, seen = map_flat(f, before), nest_utils.distributions_to_params(map_flat(f, last))
     params = tf.nest.map_structure(
         lambda x, row: tf.concat([x, tf.stop_gradient(row)], 0), nest_utils.distributions_to_params(info), seen

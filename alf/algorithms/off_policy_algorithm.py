@@ -375,22 +375,22 @@ class OffPolicyAlgorithm(RLAlgorithm):
         return rollout_info_spec
 
     @property
-    def looks_with_gradient(self) -> bool:
-        """Whether a loss has a gradient in what `train_step` gives for the last row where that is only looked at.
+    def rows_only_looked_at(self) -> int:
+        """How many last rows of a sequence, where its last is not trained, a loss has no gradient in; by default none.
 
-        Where it has none, feed-forward learners compute none.
+        Feed-forward learners compute none there.
         """
-        return True
+        return 0
 
     def _run_train_steps(self, exp: Experience, state: Nest = None, extended: bool = False) -> Nest:
         """`train_step` over [L, b, ...] from `state`, by default the recorded one; returns its infos [L, b, ...].
 
-        Feed-forward algorithms take all steps at once, but for the last row where it is only looked at (`extended`).
+        Feed-forward algorithms take all steps at once, but for the rows that are only looked at where the last is (`extended`).
         """
         rows = exp._replace(bootstrap=(), state=())
         if is_stateless(self.learning_state_spec):
-            over_rows = minibatch.map_apart if extended and not self.looks_with_gradient else minibatch.map_flat
-            return over_rows(lambda e: self.train_step(e, self._no_state()).info, rows)
+            looked_at = self.rows_only_looked_at if extended else 0
+            return minibatch.map_apart(lambda e: self.train_step(e, self._no_state()).info, rows, looked_at)
         return minibatch.scan(self.train_step, rows, self._first_state(exp) if state is None else state)
 
     def _first_state(self, exp: Experience) -> Nest:

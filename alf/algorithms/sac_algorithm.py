@@ -13,23 +13,19 @@ from alf.algorithms.critic_algorithm import (
     build_network,
     copies,
     critic_values,
-    flat,
     minimum,
     state_spec_of,
     value_ascent,
-    with_first,
-    with_last,
-    without_first,
-    without_last,
 )
+from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.predictions import outputs_of, several
+from alf.algorithms.transitions import Transitions
 from alf.data_structures import (
     ActionTimeStep,
     Experience,
     LossInfo,
     Nest,
     PolicyStep,
-    StepType,
     TrainingInfo,
     namedtuple,
 )
@@ -173,64 +169,56 @@ class SacAlgorithm(CriticAlgorithm):
         return PolicyStep(inputs.action, self.next_states(inputs, inputs.action, states, actor_state), info)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
-        """The losses of critics, actor and temperature, [T, B]; the last row is only looked at."""
+        """The losses of critics, actor and temperature, [T, B]; the last rows are only looked at."""
         alpha = tf.exp(tf.convert_to_tensor(self._log_alpha))
+        rows, weights = Transitions(training_info, self.n_step), row_weights(training_info.step_type, self.n_step)
         parts = self._discrete_parts if self._discrete else self._continuous_parts
-        values, target_value, actor_loss, entropy = parts(training_info, alpha)
-        like = training_info.step_type
-        critic_loss = self._critic_loss(
-            training_info, [with_last(v, like) for v in values], with_first(target_value, like)
-        )
+        values, target, actor_loss, entropy = parts(training_info, rows, alpha)
+        critic_loss = self._critic_loss(training_info, [rows.as_now(v) for v in values], rows.as_following(target))
         alpha_loss = self._log_alpha * tf.stop_gradient(entropy - self._target_entropy)
-        valid = without_last(tf.cast(tf.not_equal(like, StepType.LAST), tf.float32))
-        rows = tf.reshape(valid, [-1]) * (actor_loss + alpha_loss)
         extra = {**critic_loss.extra, **self.target_mark()}
-        extra["actor_loss"] = math_ops.masked_mean(actor_loss, tf.reshape(valid, [-1]))
-        extra["entropy"] = math_ops.masked_mean(entropy, tf.reshape(valid, [-1]))
+        extra["actor_loss"] = math_ops.masked_mean(actor_loss, rows.now(weights))
+        extra["entropy"] = math_ops.masked_mean(entropy, rows.now(weights))
         extra["alpha"] = alpha
-        return critic_loss._replace(loss=critic_loss.loss + with_last(rows, like), extra=extra)
+        return critic_loss._replace(loss=critic_loss.loss + rows.as_now(actor_loss + alpha_loss) * weights, extra=extra)
 
     def _continuous_parts(
-        self, training_info: TrainingInfo, alpha: tf.Tensor
+        self, training_info: TrainingInfo, rows: Transitions, alpha: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
-        """(values of the recorded actions, values of the following states, actor loss, entropy), all of T - 1 rows."""
-        info, states = training_info.info, training_info.info.state
-        now, following = flat(without_last(info.observation)), flat(without_first(info.observation))
-        step_type = flat(without_last(training_info.step_type))
-        remembered = flat(without_last(states.critics))
+        """Of K * B rows: values of the recorded actions, values of the states looked at, actor loss, entropy."""
+        info = training_info.info
+        now, step_type, remembered = rows.now((info.observation, training_info.step_type, info.state.critics))
         # One sample a row serves all: the actor's loss and the temperature's where the row is learned from, the target
         # where it is looked at.
-        action, log_prob = dist_utils.sample_with_log_probability(info.action_distribution, 2)
-        chosen, log_pi = flat(without_last(action)), flat(without_last(log_prob))
-        recorded = flat(without_last(training_info.action))
-        values = critic_values(self._critic_networks, (now, recorded), step_type, remembered)
-        target = self._target_value(training_info, (following, flat(without_first(action))))
-        target -= alpha * flat(without_first(log_prob))
+        sample = dist_utils.sample_with_log_probability(info.action_distribution, 2)
+        chosen, log_pi = rows.now(sample)
+        supposed, log_supposed = rows.following(sample)
+        values = critic_values(self._critic_networks, (now, rows.now(training_info.action)), step_type, remembered)
+        inputs = (rows.following(info.observation), supposed)
+        target = self._target_value(training_info, rows, inputs) - alpha * log_supposed
         q = value_ascent(self._critic_networks, now, chosen, self._dqda_clipping, step_type, remembered)
         return values, target, tf.stop_gradient(alpha) * log_pi - q, -log_pi
 
-    def _target_value(self, training_info: TrainingInfo, inputs: Nest) -> tf.Tensor:
-        """The smaller of the target critics' values of `inputs` [(T - 1) * B, ...] at all rows but the first."""
-        step_type, states = training_info.step_type, training_info.info.state.target_critics
-        step_type, states = flat(without_first(step_type)), flat(without_first(states))
+    def _target_value(self, training_info: TrainingInfo, rows: Transitions, inputs: Nest) -> tf.Tensor:
+        """The smaller of the target critics' values of `inputs` [K * B, ...] at the rows looked at."""
+        step_type, states = rows.following((training_info.step_type, training_info.info.state.target_critics))
         with learning(False):
             return minimum(critic_values(self._target_networks, inputs, step_type, states))
 
     def _discrete_parts(
-        self, training_info: TrainingInfo, alpha: tf.Tensor
+        self, training_info: TrainingInfo, rows: Transitions, alpha: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
         """As `_continuous_parts`, with exact expectations over actions."""
         info = training_info.info
         observation = self._action_masks.observation(info.observation)
-        now, following = flat(without_last(observation)), flat(without_first(observation))
         log_pi = dist_utils.log_probabilities(info.action_distribution)
         log_pi = tf.reshape(log_pi, [*training_info.step_type.shape[:1], -1, log_pi.shape[-1]])
-        log_now, log_following = flat(without_last(log_pi)), flat(without_first(log_pi))
-        step_type, remembered = without_last(training_info.step_type), without_last(info.state.critics)
-        all_values = critic_values(self._critic_networks, now, flat(step_type), flat(remembered))
-        taken = tf.reshape(without_last(training_info.action), [-1])
+        log_now, log_following = rows.now(log_pi), rows.following(log_pi)
+        now, step_type, remembered = rows.now((observation, training_info.step_type, info.state.critics))
+        all_values = critic_values(self._critic_networks, now, step_type, remembered)
+        taken = tf.reshape(rows.now(training_info.action), [-1])
         values = [tf.gather(v, taken, batch_dims=1) for v in all_values]
-        target_values = self._target_value(training_info, following)
+        target_values = self._target_value(training_info, rows, rows.following(observation))
         target = tf.reduce_sum(tf.exp(log_following) * (target_values - alpha * log_following), -1)
         best = tf.stop_gradient(minimum(all_values))
         pi = tf.exp(log_now)

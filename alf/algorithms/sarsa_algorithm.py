@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.transitions import Transitions
 from alf.data_structures import Experience, Nest, TrainingInfo, namedtuple
 from alf.utils.common import is_stateless
 
@@ -85,7 +86,7 @@ class SarsaAlgorithm(DdpgAlgorithm):
         """What `preprocess_experience` notes."""
         return SarsaInfo(next_action=tf.TensorSpec(self._action_spec.shape, self._action_spec.dtype))
 
-    def next_action(self, training_info: TrainingInfo, following: Nest) -> tf.Tensor:
+    def next_action(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
         """The action that was taken."""
-        noted = training_info.rollout_info.next_action[:-1]
-        return tf.reshape(noted, [-1, *self._action_spec.shape])
+        # Targets look one step ahead: what is noted at a row is of the one that it looks at.
+        return rows.now(training_info.rollout_info.next_action)

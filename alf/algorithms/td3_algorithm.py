@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.exploration import ActionExploration, GaussianNoise, clip_to_spec, half_range
+from alf.algorithms.transitions import Transitions
 from alf.data_structures import Nest, TrainingInfo
 from alf.utils import rng
 
@@ -86,10 +87,12 @@ class Td3Algorithm(DdpgAlgorithm):
         self._noise_clip = target_policy_noise_clip
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
 
-    def next_action(self, training_info: TrainingInfo, following: Nest) -> tf.Tensor:
+    def next_action(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
         """The target actor's action with clipped noise, within its bounds."""
-        action = super().next_action(training_info, following)
-        noise = self._noise * tf.random.stateless_normal(tf.shape(action), rng.next_seed())
+        action = super().next_action(training_info, rows)
+        # One noise for each recorded row, whichever look at it.
+        recorded = tf.random.stateless_normal(tf.shape(training_info.action), rng.next_seed())
+        noise = self._noise * rows.following(recorded)
         noise = tf.clip_by_value(noise, -self._noise_clip, self._noise_clip)
         return clip_to_spec(action + noise * half_range(self._action_spec), self._action_spec)
 

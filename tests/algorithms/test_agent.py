@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms import minibatch
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.agent import Agent
@@ -19,6 +20,7 @@ from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo
 from alf.algorithms.goal_generator import GoalInfo, RandomCategoricalGoalGenerator
 from alf.algorithms.icm_algorithm import ICMAlgorithm
 from alf.algorithms.normalization import ObservationNormalizer
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.rl_algorithm import ROLLOUT
@@ -27,7 +29,7 @@ from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from alf.utils import nest_utils, rng
 from alf.utils.common import image_scale_transformer, zeros_from_spec
-from tests.algorithms import networks
+from tests.algorithms import networks, off_policy
 
 OBS = tensor_spec.BoundedTensorSpec([2], tf.float32, -1.0, 1.0)
 ACTION = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 1)
@@ -250,6 +252,24 @@ def test_ppo_of_single_steps_trains_the_curiosity_module(size: int | None) -> No
     agent.train_from(experience(agent), num_updates=2, mini_batch_size=size, mini_batch_length=1)
     assert all((v.numpy() != w).any() for v, w in zip(icm.trainable_variables, before, strict=True))
     assert np.isfinite(float(agent.last_train_metrics["ICMAlgorithm/forward_loss"]))
+
+
+@pytest.mark.parametrize("looked_at", [1, 3])
+def test_curiosity_learns_from_every_step_however_far_the_critic_looks_ahead(looked_at: int) -> None:
+    def dqn(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+        return off_policy.make("dqn", observation_spec, action_spec, critic_loss=OneStepTDLoss(n_step=looked_at))
+
+    icm = ICMAlgorithm(ACTION, tf.TensorSpec([2], tf.float32), hidden_size=8)
+    alone = make_agent(rl_algorithm_cls=dqn)
+    assert alone.rows_only_looked_at == looked_at
+    agent = make_agent(rl_algorithm_cls=dqn, intrinsic_curiosity_module=icm)
+    rows, extended = minibatch.cut(agent.preprocess_experience(experience(agent)), LENGTH)
+    assert extended
+    rows = minibatch.time_major(rows)
+    with tf.GradientTape(persistent=True) as tape:
+        losses = tf.unstack(agent._run_train_steps(rows, extended=True).icm.losses["forward_loss"])
+    kernel = icm._forward_net.trainable_variables[0]
+    assert all(np.abs(tape.gradient(loss, kernel)).max() > 0.0 for loss in losses[:LENGTH])
 
 
 class TracingGenerator(RandomCategoricalGoalGenerator):

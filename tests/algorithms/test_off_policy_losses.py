@@ -13,6 +13,7 @@ from tf_agents.specs import tensor_spec
 from alf.algorithms.critic_algorithm import NetworkStates
 from alf.algorithms.ddpg_algorithm import DdpgInfo
 from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType, TrainingInfo
 from alf.utils import rng
 from tests.algorithms.off_policy import make
@@ -22,6 +23,7 @@ GAMMA = 0.9
 T, B = 6, 3
 OBS = tensor_spec.TensorSpec([2], tf.float32)
 BOX = tensor_spec.BoundedTensorSpec([1], tf.float32, [-2.0], [2.0])
+STEPS = [1, 2, 3]
 CHOICE = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
 
 
@@ -67,6 +69,11 @@ def n_step_targets(exp: Experience, value: np.ndarray, n: int) -> np.ndarray:
 def trained_rows(exp: Experience, n: int = 1) -> list[tuple[int, int]]:
     step_type = exp.step_type.numpy()
     return [(t, b) for t in range(T - n) for b in range(B) if step_type[t, b] != LAST]
+
+
+def share(n: int) -> float:
+    """What a loss of n steps multiplies its rows with: the learner divides by the T - 1 that one step would train."""
+    return (T - 1) / (T - n)
 
 
 def training_info(algorithm: Any, exp: Experience) -> TrainingInfo:
@@ -125,7 +132,7 @@ def test_targets_look_ahead_n_steps_or_to_the_end_of_the_episode(n: int) -> None
     rows = trained_rows(exp, n)
     losses = np.zeros((T, B))
     for t, b in rows:
-        losses[t, b] = (expected[t, b] - value[t, b]) ** 2 * (T - 1) / (T - n)
+        losses[t, b] = (expected[t, b] - value[t, b]) ** 2 * share(n)
     np.testing.assert_allclose(loss.loss, losses, rtol=1e-4, atol=1e-6)
     errors = np.abs(expected - value)
     priority = [np.mean([errors[t, c] for t, c in rows if c == b] or [0.0]) for b in range(B)]
@@ -148,23 +155,24 @@ def test_gamma_multiplies_the_discount_of_every_algorithm() -> None:
 # ---- DQN ----
 
 
+@pytest.mark.parametrize("n", STEPS)
 @pytest.mark.parametrize("double", [False, True])
-def test_dqn_loss_and_gradient(double: bool) -> None:
+def test_dqn_loss_and_gradient(double: bool, n: int) -> None:
     exp = experience(CHOICE)
-    algorithm = make("dqn", OBS, CHOICE, GAMMA, layers=None, double=double)
+    algorithm = make("dqn", OBS, CHOICE, layers=None, double=double, critic_loss=OneStepTDLoss(GAMMA, n_step=n))
     randomize(algorithm)
     obs = exp.observation.numpy().astype(np.float64)
     q, q_target = linear(obs, algorithm._q_network), linear(obs, algorithm._target_networks[0])
     best = (q if double else q_target).argmax(-1)
     assert (q.argmax(-1) != q_target.argmax(-1)).any()
-    targets = n_step_targets(exp, np.take_along_axis(q_target, best[..., None], -1)[..., 0], 1)
+    targets = n_step_targets(exp, np.take_along_axis(q_target, best[..., None], -1)[..., 0], n)
     kernel = np.zeros((2, 3))
     losses = np.zeros((T, B))
-    for t, b in trained_rows(exp):
+    for t, b in trained_rows(exp, n):
         action = int(exp.action[t, b])
         error = targets[t, b] - q[t, b, action]
-        losses[t, b] = error**2
-        kernel[:, action] += -2 * error * obs[t, b]
+        losses[t, b] = error**2 * share(n)
+        kernel[:, action] += -2 * error * obs[t, b] * share(n)
     variables = algorithm._q_network.trainable_variables
     loss, gradients, _ = loss_and_gradients(algorithm, exp, variables)
     np.testing.assert_allclose(loss, losses, rtol=1e-4, atol=1e-5)
@@ -174,7 +182,7 @@ def test_dqn_loss_and_gradient(double: bool) -> None:
 # ---- C51 ----
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", STEPS)
 def test_categorical_dqn_loss_and_gradient(n: int) -> None:
     exp = experience(CHOICE)
     algorithm = make("c51", OBS, CHOICE, GAMMA, layers=None, n_step=n, min_q_value=-1.0, max_q_value=2.0)
@@ -207,7 +215,7 @@ def test_categorical_dqn_loss_and_gradient(n: int) -> None:
             target[low] += mass * (low + 1 - place)
             target[low + 1] += mass * (place - low)
         assert target.sum() == pytest.approx(1.0)
-        losses[t, b] = -(target * np.log(p[t, b, int(exp.action[t, b])])).sum() * (T - 1) / (T - n)
+        losses[t, b] = -(target * np.log(p[t, b, int(exp.action[t, b])])).sum() * share(n)
     variables = algorithm._q_network.trainable_variables
     loss, gradients, _ = loss_and_gradients(algorithm, exp, variables)
     np.testing.assert_allclose(loss, losses, rtol=1e-3, atol=1e-4)
@@ -221,36 +229,36 @@ def _actor(network: Any, obs: np.ndarray) -> np.ndarray:
     return 2.0 * np.tanh(linear(obs, network))
 
 
-def test_ddpg_loss_and_gradients() -> None:
+@pytest.mark.parametrize("n", STEPS)
+def test_ddpg_loss_and_gradients(n: int) -> None:
+    _check_actor_critic(make("ddpg", OBS, BOX, layers=None, critic_loss=OneStepTDLoss(GAMMA, n_step=n)), n)
+
+
+@pytest.mark.parametrize("n", STEPS)
+def test_td3_takes_the_smaller_of_two_targets(n: int) -> None:
+    loss = OneStepTDLoss(GAMMA, n_step=n)
+    _check_actor_critic(make("td3", OBS, BOX, layers=None, target_policy_noise=0.0, critic_loss=loss), n)
+
+
+def _check_actor_critic(algorithm: Any, n: int) -> None:
     exp = experience(BOX)
-    algorithm = make("ddpg", OBS, BOX, GAMMA, layers=None)
     randomize(algorithm)
-    _check_actor_critic(algorithm, exp, _actor(algorithm._target_actor, exp.observation.numpy().astype(np.float64)))
-
-
-def test_td3_takes_the_smaller_of_two_targets() -> None:
-    exp = experience(BOX)
-    algorithm = make("td3", OBS, BOX, GAMMA, layers=None, target_policy_noise=0.0)
-    randomize(algorithm)
-    _check_actor_critic(algorithm, exp, _actor(algorithm._target_actor, exp.observation.numpy().astype(np.float64)))
-
-
-def _check_actor_critic(algorithm: Any, exp: Experience, next_action: np.ndarray) -> None:
+    next_action = _actor(algorithm._target_actor, exp.observation.numpy().astype(np.float64))
     obs, action = exp.observation.numpy().astype(np.float64), exp.action.numpy().astype(np.float64)
     value = np.min([q_of(c, obs, next_action) for c in algorithm._target_critics], 0)
-    targets = n_step_targets(exp, value, 1)
+    targets = n_step_targets(exp, value, n)
     chosen = _actor(algorithm._actor_network, obs)
-    rows = trained_rows(exp)
+    rows = trained_rows(exp, n)
     losses, kernels = np.zeros((T, B)), [np.zeros(3) for _ in algorithm._critic_networks]
     actor_kernel = np.zeros(2)
     slope = algorithm._critic_networks[0].trainable_variables[0].numpy()[2, 0]
     for t, b in rows:
         for i, critic in enumerate(algorithm._critic_networks):
             error = targets[t, b] - q_of(critic, obs[t, b], action[t, b])
-            losses[t, b] += error**2
-            kernels[i] += -2 * error * np.concatenate([obs[t, b], action[t, b]])
-        losses[t, b] -= q_of(algorithm._critic_networks[0], obs[t, b], chosen[t, b])
-        actor_kernel -= slope * 2.0 * (1 - (chosen[t, b, 0] / 2.0) ** 2) * obs[t, b]
+            losses[t, b] += error**2 * share(n)
+            kernels[i] += -2 * share(n) * error * np.concatenate([obs[t, b], action[t, b]])
+        losses[t, b] -= q_of(algorithm._critic_networks[0], obs[t, b], chosen[t, b]) * share(n)
+        actor_kernel -= share(n) * slope * 2.0 * (1 - (chosen[t, b, 0] / 2.0) ** 2) * obs[t, b]
     variables = [n.trainable_variables[0] for n in (*algorithm._critic_networks, algorithm._actor_network)]
     loss, gradients, _ = loss_and_gradients(algorithm, exp, variables)
     np.testing.assert_allclose(loss, losses, rtol=1e-4, atol=1e-5)
@@ -260,11 +268,14 @@ def _check_actor_critic(algorithm: Any, exp: Experience, next_action: np.ndarray
 
 def test_td3_smooths_target_actions_within_bounds() -> None:
     algorithm = make("td3", OBS, BOX, GAMMA, layers=None, target_policy_noise=0.2, target_policy_noise_clip=0.1)
-    following = tf.random.stateless_normal([4000, 2], [1, 2]) * 0.01
-    plain = algorithm._target_actor(following)[0].numpy()
+    observation = tf.random.stateless_normal([2, 4000, 2], [1, 2]) * 0.01
+    plain = algorithm._target_actor(observation[1])[0].numpy()
+    none = tf.zeros([2, 4000])
+    info = TrainingInfo(
+        tf.zeros([2, 4000, 1]), tf.ones([2, 4000], tf.int32), none, none, DdpgInfo((), observation, NetworkStates())
+    )
     with rng.scope(tf.constant([1, 2])):
-        info = TrainingInfo(info=DdpgInfo(state=NetworkStates()))
-        noise = algorithm.next_action(info, following).numpy() - plain
+        noise = algorithm.next_action(info, Transitions(info, 1)).numpy() - plain
     # Half of the range is 2, so the noise has deviation 0.4 and is clipped at 0.2.
     assert np.abs(noise).max() == pytest.approx(0.2, abs=1e-5)
     assert 0.5 < np.mean(np.abs(noise) > 0.199) < 0.75
@@ -310,9 +321,11 @@ def _projection(algorithm: Any) -> list[Any]:
     return [projection._means_projection_layer, projection._stddev_projection_layer]
 
 
-def test_continuous_sac_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n", STEPS)
+def test_continuous_sac_loss_and_gradients(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     exp = experience(BOX)
-    algorithm = make("sac", OBS, BOX, GAMMA, layers=None, initial_log_alpha=-0.5, target_entropy=-1.5)
+    loss = OneStepTDLoss(GAMMA, n_step=n)
+    algorithm = make("sac", OBS, BOX, layers=None, initial_log_alpha=-0.5, target_entropy=-1.5, critic_loss=loss)
     randomize(algorithm)
     obs, taken = exp.observation.numpy().astype(np.float64), exp.action.numpy().astype(np.float64)
     mean_layer, std_layer = _projection(algorithm)
@@ -330,23 +343,23 @@ def test_continuous_sac_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> N
     values = [w.numpy().astype(np.float64) for w in weights]
     action, log_pi = sample(values)
     target_value = np.min([q_of(c, obs, action) for c in algorithm._target_networks], 0) - alpha * log_pi
-    targets = n_step_targets(exp, target_value, 1)
-    rows = trained_rows(exp)
+    targets = n_step_targets(exp, target_value, n)
+    rows = trained_rows(exp, n)
 
     def actor_loss(values: list[np.ndarray]) -> float:
         action, log_pi = sample(values)
         q = np.min([q_of(c, obs, action) for c in algorithm._critic_networks], 0)
-        return float(sum(alpha * log_pi[t, b] - q[t, b] for t, b in rows))
+        return share(n) * float(sum(alpha * log_pi[t, b] - q[t, b] for t, b in rows))
 
     q_pi = np.min([q_of(c, obs, action) for c in algorithm._critic_networks], 0)
     losses, kernels, alpha_gradient = np.zeros((T, B)), [np.zeros(3), np.zeros(3)], 0.0
     for t, b in rows:
         for i, critic in enumerate(algorithm._critic_networks):
             error = targets[t, b] - q_of(critic, obs[t, b], taken[t, b])
-            losses[t, b] += error**2
-            kernels[i] += -2 * error * np.concatenate([obs[t, b], taken[t, b]])
-        losses[t, b] += alpha * log_pi[t, b] - q_pi[t, b] - 0.5 * (-log_pi[t, b] + 1.5)
-        alpha_gradient += -log_pi[t, b] + 1.5
+            losses[t, b] += share(n) * error**2
+            kernels[i] += -2 * share(n) * error * np.concatenate([obs[t, b], taken[t, b]])
+        losses[t, b] += share(n) * (alpha * log_pi[t, b] - q_pi[t, b] - 0.5 * (-log_pi[t, b] + 1.5))
+        alpha_gradient += share(n) * (-log_pi[t, b] + 1.5)
     variables = [*(c.trainable_variables[0] for c in algorithm._critic_networks), algorithm._log_alpha, *weights]
     drawn = tf.constant(noise, tf.float32)
     monkeypatch.setattr(tf.random, "stateless_normal", lambda shape, seed, dtype: tf.reshape(drawn, shape))
@@ -359,10 +372,14 @@ def test_continuous_sac_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> N
         np.testing.assert_allclose(gradient, numeric, rtol=2e-3, atol=1e-3)
 
 
-def test_discrete_sac_loss_and_gradients() -> None:
+@pytest.mark.parametrize("n", STEPS)
+def test_discrete_sac_loss_and_gradients(n: int) -> None:
     """Expectations over actions are sums, not means: old ALF's loss of the actor was too small by their number."""
     exp = experience(CHOICE)
-    algorithm = make("discrete_sac", OBS, CHOICE, GAMMA, layers=None, initial_log_alpha=-0.5, target_entropy=0.3)
+    loss = OneStepTDLoss(GAMMA, n_step=n)
+    algorithm = make(
+        "discrete_sac", OBS, CHOICE, layers=None, initial_log_alpha=-0.5, target_entropy=0.3, critic_loss=loss
+    )
     randomize(algorithm)
     obs, taken = exp.observation.numpy().astype(np.float64), exp.action.numpy()
     alpha = np.exp(-0.5)
@@ -381,20 +398,21 @@ def test_discrete_sac_loss_and_gradients() -> None:
         for t, b in rows:
             for a in range(3):
                 total += p[t, b, a] * (alpha * np.log(p[t, b, a]) - lower[t, b, a])
-        return total
+        return share(n) * total
 
-    rows, p = trained_rows(exp), policy(values)
+    rows, p = trained_rows(exp, n), policy(values)
     target_q = np.minimum(*[linear(obs, c) for c in algorithm._target_networks])
-    targets = n_step_targets(exp, (p * (target_q - alpha * np.log(p))).sum(-1), 1)
+    targets = n_step_targets(exp, (p * (target_q - alpha * np.log(p))).sum(-1), n)
     losses, kernels, alpha_gradient = np.zeros((T, B)), [np.zeros((2, 3)), np.zeros((2, 3))], 0.0
     for t, b in rows:
         entropy = -(p[t, b] * np.log(p[t, b])).sum()
         for i, q in enumerate(critics):
             error = targets[t, b] - q[t, b, taken[t, b]]
-            losses[t, b] += error**2
-            kernels[i][:, taken[t, b]] += -2 * error * obs[t, b]
-        losses[t, b] += (p[t, b] * (alpha * np.log(p[t, b]) - lower[t, b])).sum() - 0.5 * (entropy - 0.3)
-        alpha_gradient += entropy - 0.3
+            losses[t, b] += share(n) * error**2
+            kernels[i][:, taken[t, b]] += -2 * share(n) * error * obs[t, b]
+        actor = (p[t, b] * (alpha * np.log(p[t, b]) - lower[t, b])).sum()
+        losses[t, b] += share(n) * (actor - 0.5 * (entropy - 0.3))
+        alpha_gradient += share(n) * (entropy - 0.3)
     variables = [*(c.trainable_variables[0] for c in algorithm._critic_networks), algorithm._log_alpha, *actor_weights]
     loss, gradients, _ = loss_and_gradients(algorithm, exp, variables)
     np.testing.assert_allclose(loss, losses, rtol=1e-3, atol=1e-4)
