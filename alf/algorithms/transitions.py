@@ -42,19 +42,18 @@ class Transitions:
             return flat(tf.nest.map_structure(lambda x: x[1:], rows))
         return tf.nest.map_structure(lambda x: tf.gather_nd(x, self._index), rows)
 
-    def as_rows(self, x: tf.Tensor) -> tf.Tensor:
-        """Values [K * B, ...] as [K, B, ...]."""
-        return tf.reshape(x, [self._trained, -1, *x.shape[1:]])
-
     def as_now(self, x: tf.Tensor) -> tf.Tensor:
         """Values float32 [K * B] of the trained rows as [T, B], with zeros in the others."""
-        return tf.pad(self.as_rows(x), [[0, self._like.shape[0] - self._trained], [0, 0]])
+        return tf.pad(self._as_rows(x), [[0, self._like.shape[0] - self._trained], [0, 0]])
 
     def as_following(self, x: tf.Tensor) -> tf.Tensor:
         """Values float32 [K * B] of the rows looked at as [T, B], with zeros in the others; the same for the same row."""
         if self._index is None:
-            return tf.pad(self.as_rows(x), [[1, 0], [0, 0]])
+            return tf.pad(self._as_rows(x), [[1, 0], [0, 0]])
         return tf.tensor_scatter_nd_update(tf.zeros_like(self._like, x.dtype), self._index, x)
+
+    def _as_rows(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(x, [self._trained, -1])
 
 
 def flat(rows: Nest) -> Nest:

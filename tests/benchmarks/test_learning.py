@@ -73,6 +73,24 @@ def test_a_difference_has_the_uncertainty_of_both() -> None:
     assert one.low < one.value < one.high
 
 
+def test_what_a_seed_makes_hard_for_both_is_no_part_of_their_difference() -> None:
+    """A little better from the same starts, of which some are much harder, is better for sure."""
+    hard = [-100.0, -200.0, -150.0, -120.0, -180.0]
+    better = [score + 1.0 for score in hard]
+    assert _statistics.of_difference(better, hard) == pytest.approx((1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("others", [[], [1.0]])
+def test_a_difference_is_of_the_same_seeds(others: list[float]) -> None:
+    with pytest.raises(ValueError, match="the same of both"):
+        _statistics.of_difference([1.0, 2.0], others)
+
+
+def test_a_row_compares_the_seeds_that_both_have() -> None:
+    runs = [_record("alf", 0, 5.0), _record("alf", 1, 100.0), _record("sb3", 0, 3.0), _record("sb3", 2, -100.0)]
+    assert _learning_report.row(TASK, runs)["difference"] == "2.0"
+
+
 def test_no_runs_have_no_mean() -> None:
     with pytest.raises(ValueError, match="at least one seed"):
         _statistics.of_runs([])
@@ -158,7 +176,7 @@ def test_the_page_has_table_and_picture_and_keeps_its_text(tmp_path: pathlib.Pat
     assert text.startswith("Before.\n")
     assert text.endswith("\nAfter.\n")
     assert "old" not in text
-    assert "| Walk, PPO | 4,000 | 2 | 200 [100, 300] | 110 [90, 130] | 90 [-30, 210] |" in text
+    assert "| Walk, PPO | 4,000 | 2 | 200 [100, 300] | 110 [90, 130] | 90 [10, 170] |" in text
     assert "![Walk, PPO](img/learning_walk.png)" in text
     assert (page.parent / "img" / "learning_walk.png").stat().st_size > 1000
     _learning_report.write(page)

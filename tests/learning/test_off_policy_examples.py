@@ -13,7 +13,7 @@ STATED = {
     "ddpg_pendulum": -200,
     "td3_pendulum": -250,
     "sac_cart_pole": 195,
-    "dqn_cart_pole": 275,
+    "dqn_cart_pole": 450,
     "sarsa_pendulum": -400,
 }
 
