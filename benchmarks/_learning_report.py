@@ -18,7 +18,20 @@ _BEGIN, _END = "<!-- made by benchmarks.learning -->", "<!-- until here -->"
 
 def scores(runs: Sequence[dict[str, Any]], system: str) -> list[float]:
     """The mean evaluation return of each run of a system."""
-    return [float(np.mean(run["returns"])) for run in runs if run["system"] == system]
+    return list(_by_seed(runs, system).values())
+
+
+def _by_seed(runs: Sequence[dict[str, Any]], system: str) -> dict[int, float]:
+    return {run["seed"]: float(np.mean(run["returns"])) for run in runs if run["system"] == system}
+
+
+def _difference(runs: Sequence[dict[str, Any]]) -> str | None:
+    """Over the seeds that both have."""
+    ours, theirs = _by_seed(runs, "alf"), _by_seed(runs, "sb3")
+    both = [seed for seed in ours if seed in theirs]
+    if not both:
+        return None
+    return _cell(_statistics.of_difference([ours[s] for s in both], [theirs[s] for s in both]), len(both))
 
 
 def _cell(estimate: _statistics.Estimate, runs: int) -> str:
@@ -31,7 +44,6 @@ def _cell(estimate: _statistics.Estimate, runs: int) -> str:
 def row(task: Task, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The line of the table for the runs of a task, one or more."""
     ours, theirs = scores(runs, "alf"), scores(runs, "sb3")
-    fewest = min(len(ours), len(theirs))
     seeds = str(len(ours)) if len(ours) == len(theirs) or not theirs else f"{len(ours)} and {len(theirs)}"
     return {
         "task": task.title,
@@ -39,7 +51,7 @@ def row(task: Task, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "seeds": seeds,
         NAMES["alf"]: _cell(_statistics.of_runs(ours), len(ours)) if ours else None,
         NAMES["sb3"]: _cell(_statistics.of_runs(theirs), len(theirs)) if theirs else None,
-        "difference": _cell(_statistics.of_difference(ours, theirs), fewest) if fewest else None,
+        "difference": _difference(runs),
     }
 
 

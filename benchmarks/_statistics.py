@@ -25,31 +25,34 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
 
 
-def _resampled(scores: Sequence[float], generator: np.random.Generator) -> np.ndarray:
-    """The interquartile means of `REPEATS` samples of the runs, drawn with replacement."""
-    given = np.asarray(scores, float)
-    return interquartile_mean(given[generator.integers(0, len(given), (REPEATS, len(given)))])
-
-
-def _estimate(value: float, resampled: np.ndarray, level: float) -> Estimate:
-    low, high = np.percentile(resampled, [50 * (1 - level), 50 * (1 + level)])
-    return Estimate(value, float(low), float(high))
-
-
 def of_runs(scores: Sequence[float], level: float = 0.95) -> Estimate:
     """The interquartile mean of the scores of runs, one of each seed, with the percentile interval.
 
     Raises:
       ValueError: there are no scores.
     """
-    if not scores:
-        raise ValueError("There are no scores to take a mean of: run at least one seed.")
-    value = float(interquartile_mean(np.asarray(scores, float)))
-    return _estimate(value, _resampled(scores, np.random.default_rng(0)), level)
+    return of_difference(scores, [0.0] * len(scores), level)
 
 
 def of_difference(scores: Sequence[float], others: Sequence[float], level: float = 0.95) -> Estimate:
-    """How much larger the interquartile mean of `scores` is; the two systems are resampled independently."""
-    generator = np.random.default_rng(0)
-    value = of_runs(scores).value - of_runs(others).value
-    return _estimate(value, _resampled(scores, generator) - _resampled(others, generator), level)
+    """How much larger the interquartile mean of `scores` is than that of `others`, with the percentile interval.
+
+    Args:
+      scores: of runs, one of each seed.
+      others: of the same seeds, from each of which both systems were evaluated: seeds are drawn, with the pair of each.
+      level: of the interval.
+
+    Raises:
+      ValueError: there are no scores, or not as many of both.
+    """
+    pairs = np.array([scores, others], float) if len(scores) == len(others) else np.empty([2, 0])
+    if not pairs.size:
+        raise ValueError(
+            f"There are {len(scores)} and {len(others)} scores: run at least one seed, and the same of both."
+        )
+    runs = pairs.shape[1]
+    drawn = np.random.default_rng(0).integers(0, runs, (REPEATS, runs))
+    own, other = interquartile_mean(pairs[:, drawn])
+    low, high = np.percentile(own - other, [50 * (1 - level), 50 * (1 + level)])
+    value, less = interquartile_mean(pairs)
+    return Estimate(float(value - less), float(low), float(high))

@@ -33,6 +33,12 @@ def test_pendulum_swings_up(tmp_path: pathlib.Path, seed: int) -> None:
     assert outcome.best >= -250.0, outcome
 
 
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_curiosity_finds_the_flag_of_mountain_car(tmp_path: pathlib.Path, seed: int) -> None:
+    outcome = runs.train(tmp_path, ["icm_mountain_car"], seed, -140.0)
+    assert outcome.best >= -140.0, outcome
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_memory_task_needs_and_gets_memory(tmp_path: pathlib.Path, seed: int) -> None:
     # Of the best return 4, a policy that cannot remember gets 2 on average: an episode earns all or nothing of it.
@@ -53,6 +59,7 @@ def test_every_example_states_the_return_that_is_tested_here() -> None:
         "trac_cart_pole": 475,
         "async_ppo_pendulum": -250,
         "async_ppo_rnn_memory": 3.9,
+        "icm_mountain_car": -140,
     }
     wrong = [
         name
