@@ -99,7 +99,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
           action_spec: spec of one action, or, where `takes_nests`, a nest of float specs.
           trained: (optimiser or None, the modules and variables that it trains).
           followed: the networks that get a target network.
-          critic_loss: the critics' loss; `OneStepTDLoss` by default.
+          critic_loss: the critics' loss, called as an `OneStepTDLoss` is and with its `n_step`; `OneStepTDLoss` by default.
           target_update_tau: see `get_target_updater`.
           target_update_period: see `get_target_updater`.
           target_update_unit: "updates" or "env_steps".
@@ -206,7 +206,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
     @property
     def n_step(self) -> int:
         """How many steps targets look ahead."""
-        return getattr(self._critic_loss, "n_step", 1)
+        return self._critic_loss.n_step
 
     @property
     def rows_only_looked_at(self) -> int:
