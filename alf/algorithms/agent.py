@@ -12,7 +12,6 @@ from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent_parts import (
     AgentInfo,
     by_size,
-    flat,
     goal_of,
     of_part,
     part,
@@ -37,7 +36,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network
 from alf.utils import nest_utils
-from alf.utils.common import as_list, cast_transformer, is_stateless, reset_state_at_first
+from alf.utils.common import as_list, cast_transformer, flat, is_stateless, reset_state_at_first
 
 
 @gin.configurable(module="alf")

@@ -55,11 +55,6 @@ def total_loss(rl: LossInfo, parts: Sequence[LossInfo]) -> LossInfo:
     return rl._replace(scalar_loss=scalar, extra=extra or rl.extra)
 
 
-def flat(nest: Nest) -> Nest:
-    """[B', T, ...] as [B' * T, ...]."""
-    return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), nest)
-
-
 def goal_of(rollout_info: Nest) -> Nest:
     """The goal that was followed; `()` without a goal generator."""
     info = part(rollout_info, "goal_generator")

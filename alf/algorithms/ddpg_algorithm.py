@@ -21,7 +21,7 @@ from alf.algorithms.exploration import ActionExploration, OUNoise, half_range
 from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.parameter_noise import ParameterNoise, action_distance
 from alf.algorithms.predictions import several
-from alf.algorithms.transitions import Transitions, flat
+from alf.algorithms.transitions import Transitions
 from alf.data_structures import (
     ActionTimeStep,
     Experience,
@@ -33,7 +33,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network, learning
 from alf.utils import math_ops
-from alf.utils.common import is_stateless
+from alf.utils.common import flat, is_stateless
 
 DdpgInfo = namedtuple("DdpgInfo", ["action_distribution", "observation", "state"], default_value=())
 

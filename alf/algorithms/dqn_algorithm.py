@@ -24,11 +24,11 @@ from alf.algorithms.exploration import (
     exploration_for,
 )
 from alf.algorithms.parameter_noise import ParameterNoise, divergence_of_epsilon, value_distance
-from alf.algorithms.transitions import Transitions, flat
+from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network, learning
 from alf.utils.action_masks import ActionMasks, Splitter
-from alf.utils.common import is_stateless
+from alf.utils.common import flat, is_stateless
 
 DqnInfo = namedtuple("DqnInfo", ["output", "observation", "state"], default_value=())
 _Explorations = Exploration | Mapping[str, Exploration]

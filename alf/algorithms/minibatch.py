@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep
 from alf.utils import nest_utils
-from alf.utils.common import reset_state_at_first
+from alf.utils.common import flat, reset_state_at_first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +168,7 @@ def mean_of_loop(times: int | tf.Tensor, body: Callable[[tf.Tensor], tf.Tensor])
 def map_flat(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
     """`f` on [L * b, ...] once; its result, distributions included, back as [L, b, ...]."""
     length = exp.step_type.shape[0]
-    flat = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), exp)
-    return _with_params(f(flat), lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]))
+    return _with_params(f(flat(exp)), lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]))
 
 
 def map_apart(f: Callable[[Experience], Nest], exp: Experience, looked_at: int) -> Nest:

@@ -26,6 +26,7 @@ from alf.data_structures import (
     namedtuple,
 )
 from alf.utils import nest_utils
+from alf.utils.common import flat
 from alf.utils.trusted_updater import TrustedUpdater
 
 TracInfo = namedtuple("TracInfo", ["ac", "observation", "state"], default_value=())
@@ -195,7 +196,6 @@ class TracAlgorithm(OffPolicyAlgorithm):
         """What the actor network gives now, [T, B]."""
         info = training_info.info
         length = training_info.step_type.shape[0]
-        flat = lambda nest: tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), nest)  # noqa: E731
         observation = flat(info.observation)
         output, _ = self._ac_algorithm._actor_network(
             self._action_masks.observation(observation),

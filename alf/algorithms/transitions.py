@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from alf.algorithms.one_step_loss import look_ahead
 from alf.data_structures import Nest, TrainingInfo
+from alf.utils.common import flat
 
 
 class Transitions:
@@ -54,8 +55,3 @@ class Transitions:
 
     def _as_rows(self, x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(x, [self._trained, -1])
-
-
-def flat(rows: Nest) -> Nest:
-    """[T, B, ...] as [T * B, ...]."""
-    return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), rows)

@@ -12,6 +12,7 @@ from alf.data_structures import ActionTimeStep, Nest, PolicyStep
 from alf.drivers.policy_store import Snapshot, check_reads_no_variable, reading
 from alf.drivers.queues import TFQueues
 from alf.drivers.unroll import Call, Policy
+from alf.utils.common import flat
 
 
 def queue_policy(queues: TFQueues) -> Policy:
@@ -86,9 +87,7 @@ class Server:
     ) -> None:
         count = self._requests.capacity
         time_step, state, threads = requests
-        flat_time_step, flat_state = tf.nest.map_structure(
-            lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (time_step, state)
-        )
+        flat_time_step, flat_state = flat((time_step, state))
         with reading(self._variables, weights):
             policy_step = self._algorithm.act(flat_time_step, flat_state, seed)
         batched = tf.nest.map_structure(lambda x: tf.reshape(x, [count, -1, *x.shape[1:]]), policy_step)

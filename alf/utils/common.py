@@ -18,6 +18,11 @@ from alf.utils.target_updater import get_target_updater as get_target_updater
 _global_env = threading.local()
 
 
+def flat(rows: Nest) -> Nest:
+    """Rows with two leading axes, such as [T, B, ...], with one: [T * B, ...]."""
+    return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), rows)
+
+
 def zeros_from_spec(nested_spec: Nest, batch_size: int | tf.Tensor) -> Nest:
     """Zero tensors of `nested_spec` with a leading batch axis."""
     return tf.nest.map_structure(
