@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from alf.algorithms.agent import Agent
 from alf.algorithms.exporting import exportable
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.data_structures import Experience, StepType
@@ -60,8 +61,8 @@ def randomize(algorithm: Any, seed: int = 3) -> None:
 class Loop:
     """Runs networks over the rows of one experience, by itself: no batch, no reset inside of networks, no graph."""
 
-    def __init__(self, exp: Experience, burn_in: int = 0) -> None:
-        self.exp, self.burn_in = exp, burn_in
+    def __init__(self, exp: Experience, burn_in: int = 0, n_step: int = 1) -> None:
+        self.exp, self.burn_in, self.n_step = exp, burn_in, n_step
         self.rows, self.columns = exp.step_type.shape
         self.step_type = exp.step_type.numpy()
 
@@ -90,12 +91,21 @@ class Loop:
         return found
 
     def trained(self) -> list[tuple[int, int]]:
-        rows = range(self.burn_in, self.rows - 1)
+        rows = range(self.burn_in, self.rows - self.n_step)
         return [(t, b) for t in rows for b in range(self.columns) if self.step_type[t, b] != StepType.LAST]
 
+    def ahead(self, t: int, b: int) -> int:
+        """The row whose value a row's target is made of: `n_step` later, or where its episode ends."""
+        row = t + 1
+        while row < t + self.n_step and self.step_type[row, b] != StepType.LAST:
+            row += 1
+        return row
+
     def target(self, t: int, b: int, value: tf.Tensor) -> tf.Tensor:
-        """What the value of a row should be, where that of the next row is `value`."""
-        return tf.stop_gradient(self.exp.reward[t + 1, b] + GAMMA * self.exp.discount[t + 1, b] * value)
+        """What the value of a row should be, where that of the row `ahead` is `value`."""
+        for row in range(self.ahead(t, b), t, -1):
+            value = self.exp.reward[row, b] + GAMMA * self.exp.discount[row, b] * value
+        return tf.stop_gradient(value)
 
 
 def call(network: Any, inputs: Any, state: Any) -> Any:
@@ -108,9 +118,10 @@ def _q_loop(algorithm: Any, loop: Loop) -> Losses:
     before, before_target = (loop.remember(net, loop.seen, start) for net in (online, target))
     losses = {}
     for t, b in loop.trained():
+        end = loop.ahead(t, b)
         values = call(online, loop.seen(t, b), before[t, b])[0]
-        best = int(tf.argmax(call(online, loop.seen(t + 1, b), before[t + 1, b])[0]))
-        following = call(target, loop.seen(t + 1, b), before_target[t + 1, b])[0, best]
+        best = int(tf.argmax(call(online, loop.seen(end, b), before[end, b])[0]))
+        following = call(target, loop.seen(end, b), before_target[end, b])[0, best]
         losses[t, b] = ((loop.target(t, b, following) - values[loop.number(t, b)]) ** 2, tf.zeros([]))
     return losses
 
@@ -125,13 +136,14 @@ def _discrete_sac_loop(algorithm: Any, loop: Loop) -> Losses:
         return tf.nn.log_softmax(call(algorithm._actor_network, loop.seen(t, b), actor[t, b]).logits[0])
 
     def values(networks: Any, before: Any, t: int, b: int) -> list[tf.Tensor]:
-        return [call(n, loop.seen(t, b), s[t, b])[0] for n, s in zip(networks, before, strict=True)]
+        return [call(net, loop.seen(t, b), s[t, b])[0] for net, s in zip(networks, before, strict=True)]
 
     losses = {}
     for t, b in loop.trained():
-        now, after = policy(t, b), policy(t + 1, b)
+        end = loop.ahead(t, b)
+        now, after = policy(t, b), policy(end, b)
         both = values(algorithm._critic_networks, critics, t, b)
-        lower = tf.minimum(*values(algorithm._target_networks, targets, t + 1, b))
+        lower = tf.minimum(*values(algorithm._target_networks, targets, end, b))
         target = loop.target(t, b, tf.reduce_sum(tf.exp(after) * (lower - ALPHA * after)))
         loss = sum((target - q[loop.number(t, b)]) ** 2 for q in both)
         blame = tf.reduce_sum(tf.exp(now) * (ALPHA * now - tf.minimum(*both)))
@@ -166,9 +178,10 @@ def _actor_critic_loop(algorithm: Any, loop: Loop) -> Losses:
 
     losses = {}
     for t, b in loop.trained():
-        following, log_pi = choose(algorithm._actor_network if sac else algorithm._target_actor, target_actor, t + 1, b)
-        inputs = (loop.seen(t + 1, b), following)
-        lower = min((call(n, inputs, s[t + 1, b])[0] for n, s in zip(target_nets, targets, strict=True)), key=float)
+        end = loop.ahead(t, b)
+        following, log_pi = choose(algorithm._actor_network if sac else algorithm._target_actor, target_actor, end, b)
+        inputs = (loop.seen(end, b), following)
+        lower = min((call(n, inputs, s[end, b])[0] for n, s in zip(target_nets, targets, strict=True)), key=float)
         target = loop.target(t, b, lower - ALPHA * log_pi)
         loss = sum(
             (target - call(n, loop.seen_and_done(t, b), s[t, b])[0]) ** 2 for n, s in zip(nets, critics, strict=True)
@@ -205,13 +218,19 @@ _FAST = ("td3", "dqn")
 _NAMES = [pytest.param(n, marks=() if n in _FAST else pytest.mark.slow) for n in (*CONTINUOUS, *DISCRETE)]
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("name", _NAMES)
-def test_losses_and_gradients_are_those_of_a_loop_over_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_and_gradients_are_those_of_a_loop_over_rows(
+    name: str, n_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the recorded state, zero at FIRST, the target networks alike; gradients flow back in time to the first row."""
-    algorithm = algorithm_of(name)
+    algorithm = algorithm_of(name, critic_loss=OneStepTDLoss(GAMMA, n_step=n_step))
     exp, variables = recorded(algorithm, name), trained_variables(algorithm)
     with tf.GradientTape(persistent=True) as tape:
-        losses = loop_of(name)(algorithm, Loop(exp))
+        # The mean is over T - 1 rows, whatever the number of trained ones.
+        weight = (T - 1) / (T - n_step)
+        losses = loop_of(name)(algorithm, Loop(exp, n_step=n_step))
+        losses = {place: (weight * of_critics, weight * others) for place, (of_critics, others) in losses.items()}
         totals = [tf.add_n(list(part)) for part in zip(*losses.values(), strict=True)]
     critics = {v.ref() for network in algorithm._critic_networks for v in network.variables}
     expected = [tape.gradient(totals[0 if v.ref() in critics else 1], v) for v in variables]
