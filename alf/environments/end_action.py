@@ -34,16 +34,17 @@ class EndAction(gymnasium.Wrapper):
         self._end = int(space.start) + int(space.n)
         self._reward = reward
         self._observation: Any = None
+        self._info: dict[str, Any] = {}
         self.action_space = spaces.Discrete(int(space.n) + 1, start=int(space.start))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""
-        self._observation, info = self.env.reset(seed=seed, options=options)
-        return self._observation, info
+        self._observation, self._info = self.env.reset(seed=seed, options=options)
+        return self._observation, self._info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Takes a step, or ends the episode."""
         if int(action) == self._end:
-            return self._observation, self._reward, False, True, {"ended_by_agent": True}
-        self._observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._observation, reward, terminated, truncated, info
+            return self._observation, self._reward, False, True, {**self._info, "ended_by_agent": True}
+        self._observation, reward, terminated, truncated, self._info = self.env.step(action)
+        return self._observation, reward, terminated, truncated, self._info

@@ -11,17 +11,20 @@ import gymnasium
 
 
 class _Package(NamedTuple):
-    """A package whose import registers the ids that match a pattern, and what installs it."""
+    """A package whose import registers the ids that match a pattern, for certain or perhaps, and what installs it."""
 
     ids: str
     module: str
     install: str
+    certain: bool = True
 
 
 _PACKAGES = (
     _Package(r"ALE/|\w+(NoFrameskip|Deterministic)-v\d+$|\w+-ram-v\d+$", "ale_py", "alf[atari]"),
     _Package(r"(MiniGrid|BabyAI)-", "minigrid", "alf[minigrid]"),
     _Package(r"\w+BulletEnv-", "pybullet_envs_gymnasium", "pybullet_envs_gymnasium"),
+    # Such as Breakout-v4; most ids of this form are others'.
+    _Package(r"[A-Z]\w+-v[04]$", "ale_py", "alf[atari]", certain=False),
 )
 _EXTRAS = {"ale_py": "atari", "box2d": "box2d", "mujoco": "mujoco"}
 
@@ -65,7 +68,7 @@ def _explain(name: str, error: Exception) -> str:
         how = f' pip install "alf[{extra}]".' if extra else ""
         return f"{name!r} needs a package that is not installed:{how} ({error})"
     package = _package(name)
-    if package is not None and not importlib.util.find_spec(package.module):
+    if package is not None and package.certain and not importlib.util.find_spec(package.module):
         return f'{name!r} needs a package that is not installed: pip install "{package.install}".'
     if isinstance(error, gymnasium.error.UnregisteredEnv):
         return (

@@ -13,6 +13,7 @@ from tf_agents.trajectories import time_step as ts
 
 from alf.environments import spaces
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.phases import tell_phase
 
 # How often a row that is done as soon as it is reset is reset again before that is an error.
 _MAX_EMPTY_EPISODES = 10
@@ -150,6 +151,10 @@ class SingleEnvironment(GymnasiumEnvironment):
             observation=self._convert(observation),
         )
 
+    def enter_phase(self, phase: str) -> None:
+        """Tells the environment's wrappers."""
+        tell_phase(self._env, phase)
+
     def render(self, mode: str = "rgb_array") -> np.ndarray | None:
         """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
         del mode
@@ -195,6 +200,12 @@ class VectorEnvironment(GymnasiumEnvironment):
         self._done = np.zeros(self._batch_size, bool)
         self._any_done = False
         return self._first(observation)
+
+    def enter_phase(self, phase: str) -> None:
+        """Tells the wrappers of environments that are stepped in a loop."""
+        vector = self._env.unwrapped
+        for env in vector.envs if isinstance(vector, SyncVectorEnv) else ():
+            tell_phase(env, phase)
 
     def _reset_env(self, seeds: list[int] | None) -> Any:
         """Resets all rows, keeps the info and returns the raw observation."""

@@ -16,6 +16,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from alf.environments.gymnasium_environment import VectorEnvironment
+from alf.environments.phases import tell_phase
 
 _DEFAULT_STEP_TIMEOUT_SECS = 300.0
 # A first reset may start a simulator, so it gets at least this long.
@@ -35,7 +36,11 @@ class ProcessEnvironment(VectorEnvironment):
     _env: AsyncVectorEnv
 
     def __init__(
-        self, env: AsyncVectorEnv, seeds: Sequence[int] | None = None, step_timeout_secs: float | None = None
+        self,
+        env: AsyncVectorEnv,
+        seeds: Sequence[int] | None = None,
+        step_timeout_secs: float | None = None,
+        told_phases: bool = False,
     ) -> None:
         """Adapts `env`, which is closed with this.
 
@@ -44,11 +49,13 @@ class ProcessEnvironment(VectorEnvironment):
           seeds: B integers for the first reset, or None.
           step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows may take
             that, and at least 300.
+          told_phases: the workers' environments have an `enter_phase`.
 
         Raises:
           ValueError: see `VectorEnvironment`.
         """
         super().__init__(env, seeds)
+        self._told_phases = told_phases
         self._timeout = _DEFAULT_STEP_TIMEOUT_SECS if step_timeout_secs is None else step_timeout_secs
         self._step_env = self._step_processes
 
@@ -62,6 +69,12 @@ class ProcessEnvironment(VectorEnvironment):
         timeout = max(self._timeout, _START_TIMEOUT_SECS)
         observation, self._info = self._call(lambda: env.reset_async(seed=cast(Any, seeds)), env.reset_wait, timeout)
         return observation
+
+    def enter_phase(self, phase: str) -> None:
+        """Tells the wrappers in the workers, where these can be told."""
+        env = self._env
+        if self._told_phases:
+            self._call(lambda: env.call_async("enter_phase", phase), env.call_wait, self._timeout)
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
         env = self._env
@@ -115,7 +128,7 @@ def make_process_environment(
         except (EOFError, ConnectionResetError) as error:
             raise ChildProcessError("A worker process died while it built its environment.") from error
     try:
-        return ProcessEnvironment(env, seeds, step_timeout_secs)
+        return ProcessEnvironment(env, seeds, step_timeout_secs, told_phases=True)
     except BaseException:
         close_workers(env)
         raise
@@ -178,6 +191,9 @@ class _WorkerMaker:
 
 class _PortableErrors(gymnasium.Wrapper):
     """Sees that every exception can travel to the main process, which would else wait for it for ever."""
+
+    def enter_phase(self, phase: str) -> None:
+        tell_phase(self.env, phase)
 
     def reset(self, **kwargs: Any) -> Any:
         try:

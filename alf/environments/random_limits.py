@@ -13,6 +13,8 @@ import numpy as np
 from alf.environments import suite_gym
 from alf.environments.vectorization import EnvironmentLoader
 
+_LIMITS = 2
+
 
 class RandomTimeLimit(gymnasium.Wrapper):
     """Truncates every episode after a number of steps that is drawn once, at the first reset."""
@@ -40,7 +42,9 @@ class RandomTimeLimit(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode; the first seed also draws the limit."""
         if self._limit is None:
-            self._limit = int(np.random.default_rng(seed).integers(*self._range, endpoint=True))
+            # Not the environment's own random numbers, which are those of the seed alone.
+            rng = np.random.default_rng(None if seed is None else [seed, _LIMITS])
+            self._limit = int(rng.integers(*self._range, endpoint=True))
         self._steps = 0
         return self.env.reset(seed=seed, options=options)
 

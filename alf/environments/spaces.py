@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import AtariPreprocessing, MaxAndSkipObservation
 from tf_agents.specs import array_spec
 
 Nest = Any
@@ -16,8 +18,19 @@ FRAMES_PER_STEP = "frames_per_step"
 
 
 def frames_per_step(env: Any) -> int:
-    """How many frames a step of a Gymnasium environment, single or vectorised, takes by its metadata; 1 by default."""
-    return int(env.metadata.get(FRAMES_PER_STEP, 1))
+    """How many frames a step of a Gymnasium environment, single or vectorised, takes.
+
+    By the metadata of the environment, 1 by default, and Gymnasium's own wrappers that skip frames.
+    """
+    if isinstance(env, MaxAndSkipObservation):
+        return int(env._skip) * frames_per_step(env.env)
+    if isinstance(env, AtariPreprocessing):
+        return int(env.frame_skip) * frames_per_step(env.env)
+    said = env.metadata.get(FRAMES_PER_STEP)
+    # A wrapper that says nothing else hands on what it wraps.
+    if isinstance(env, gymnasium.Wrapper) and said == env.env.metadata.get(FRAMES_PER_STEP):
+        return frames_per_step(env.env)
+    return int(said or 1)
 
 
 def observation_spec(space: spaces.Space) -> Nest:
@@ -35,14 +48,14 @@ def observation_spec(space: spaces.Space) -> Nest:
     Raises:
       ValueError: the space is of a kind that has no fixed shape (Text, Graph, Sequence, OneOf) or is not known.
     """
-    return _spec(space, "observation", _box_observation_spec)
+    return _spec(space, "observation", _box_observation_spec, _as_it_is)
 
 
 def action_spec(space: spaces.Space) -> Nest:
     """The nest of `BoundedArraySpec` that describes one action of `space`.
 
-    As `observation_spec`, but every discrete kind becomes int64, and float32 bounds are rounded inwards so that no
-    action within the spec is outside a float64 Box.
+    As `observation_spec`, but every discrete kind becomes int64 and is numbered from 0, as networks do, wherever the space
+    begins; and float32 bounds are rounded inwards so that no action within the spec is outside a float64 Box.
 
     Args:
       space: the space of a single environment, without a batch axis.
@@ -53,7 +66,7 @@ def action_spec(space: spaces.Space) -> Nest:
     Raises:
       ValueError: as `observation_spec`.
     """
-    return _spec(space, "action", _box_action_spec)
+    return _spec(space, "action", _box_action_spec, _from_zero)
 
 
 def observation_converter(space: spaces.Space, single: bool = False) -> Callable[[Any], Nest]:
@@ -101,8 +114,8 @@ def images_to_channels_last(images: np.ndarray) -> np.ndarray:
 def action_converter(space: spaces.Space, single: bool = False) -> Callable[[Nest], Any]:
     """A function from actions [B, ...] as in `action_spec(space)` to those that the environment takes.
 
-    It casts to the dtype of the space. Actions of a bounded Box are clipped to its bounds: a Gaussian policy samples
-    outside them, and learns from the action that it sampled.
+    It casts to the dtype of the space. Discrete actions are counted from where the space begins. Actions of a bounded Box
+    are clipped to its bounds: a Gaussian policy samples outside them, and learns from the action that it sampled.
 
     Args:
       space: the space of a single environment.
@@ -121,6 +134,9 @@ def _caster(space: spaces.Space) -> Callable[[Any], np.ndarray]:
     if isinstance(space, spaces.Box) and (np.isfinite(space.low).any() or np.isfinite(space.high).any()):
         low, high = space.low, space.high
         return lambda value: np.minimum(np.maximum(np.asarray(value, dtype=dtype), low), high)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+        start = np.asarray(space.start, dtype)
+        return lambda value: np.asarray(value, dtype=dtype) + start
     return lambda value: np.asarray(value, dtype=dtype)
 
 
@@ -135,18 +151,29 @@ def _mapped(space: spaces.Space, leaf: Callable[[spaces.Space], Callable[[Any], 
     return leaf(space)
 
 
-def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], Nest]) -> Nest:
+def _as_it_is(start: Any) -> Any:
+    return start
+
+
+def _from_zero(start: Any) -> Any:
+    return np.zeros_like(start)
+
+
+def _spec(
+    space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], Nest], first: Callable[[Any], Any]
+) -> Nest:
+    """`first` makes of where a discrete space begins where its spec does."""
     if isinstance(space, spaces.Dict):
-        return {key: _spec(sub, f"{name}/{key}", box_spec) for key, sub in space.spaces.items()}
+        return {key: _spec(sub, f"{name}/{key}", box_spec, first) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_spec(sub, f"{name}/{i}", box_spec) for i, sub in enumerate(space.spaces))
+        return tuple(_spec(sub, f"{name}/{i}", box_spec, first) for i, sub in enumerate(space.spaces))
     if isinstance(space, spaces.Box):
         return box_spec(space, name)
     if isinstance(space, spaces.Discrete):
-        low = int(space.start)
+        low = int(first(space.start))
         return array_spec.BoundedArraySpec((), np.int64, low, low + int(space.n) - 1, name)
     if isinstance(space, spaces.MultiDiscrete):
-        start = np.asarray(space.start, np.int64)
+        start = first(np.asarray(space.start, np.int64))
         return array_spec.BoundedArraySpec(space.shape, np.int64, start, start + space.nvec - 1, name)
     if isinstance(space, spaces.MultiBinary):
         dtype = np.int64 if box_spec is _box_action_spec else np.int8

@@ -25,8 +25,12 @@ from alf.environments.observation_wrappers import FrameResize as FrameResize
 from alf.environments.observation_wrappers import FrameStack as FrameStack
 from alf.environments.observation_wrappers import SelectFields as SelectFields
 from alf.environments.observation_wrappers import transform_space as transform_space
+from alf.environments.phases import PhasedWrapper
 from alf.environments.spaces import FRAMES_PER_STEP, frames_per_step
 from alf.environments.text_wrappers import TextToBytes as TextToBytes
+
+# Beside a seed that environments make their own random numbers of, so that these are others.
+_LENGTHS = 1
 
 
 @gin.configurable(module="alf.environments.wrappers")
@@ -61,8 +65,11 @@ class FrameSkip(gymnasium.Wrapper):
 
 
 @gin.configurable(module="alf.environments.wrappers")
-class RandomFirstEpisodeLength(gymnasium.Wrapper):
-    """Truncates the first episodes at random lengths, so that environments that start together do not end together."""
+class RandomFirstEpisodeLength(PhasedWrapper):
+    """Truncates the first episodes at random lengths, so that environments that start together do not end together.
+
+    Episodes of evaluation are left as they are.
+    """
 
     def __init__(self, env: gymnasium.Env, random_length_range: int, num_episodes: int = 1) -> None:
         """Wraps `env`.
@@ -82,14 +89,19 @@ class RandomFirstEpisodeLength(gymnasium.Wrapper):
         self._num_episodes = num_episodes
         # Not the environment's own random numbers: its episodes stay what they are without this wrapper.
         self._rng = np.random.default_rng()
+        self._evaluates = False
         self._episode = 0
         self._left = 0
+
+    def enter_phase(self, phase: str) -> None:
+        """Nothing is cut from the next reset on where the phase is an evaluation."""
+        self._evaluates = phase == "test"
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode; a seed seeds the lengths too."""
         if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        cut = self._episode < self._num_episodes
+            self._rng = np.random.default_rng([seed, _LENGTHS])
+        cut = self._episode < self._num_episodes and not self._evaluates
         self._left = int(self._rng.integers(1, self._range, endpoint=True)) if cut else 0
         self._episode += 1
         return self.env.reset(seed=seed, options=options)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from alf.environments import BatchedEnvironment, EnvPoolEnvironment, create_environment, suite_atari, suite_gym
+from alf.environments import BatchedEnvironment, EnvPoolEnvironment, create_environment, gym_ids, suite_atari, suite_gym
 from alf.environments.suite_atari import AleVectorEnvironment
 from alf.environments.wrappers import DMAtariPreprocessing, FrameStack
 
@@ -331,5 +331,6 @@ def test_unknown_games(emulator: str) -> None:
 
 def test_old_ids_name_the_new_ones() -> None:
     _needs("ale_py")
+    gym_ids.make("Breakout-v4").close()
     with pytest.raises(ValueError, match=r"use 'BreakoutNoFrameskip-v4' or 'ALE/Breakout-v5'"):
         create_environment("BreakoutNoFrameskip-v3", num_parallel_environments=1)

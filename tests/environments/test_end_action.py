@@ -12,6 +12,7 @@ from gymnasium import spaces
 from alf.data_structures import StepType
 from alf.environments.end_action import EndAction
 from alf.environments.gymnasium_environment import SingleEnvironment
+from tests.environments.toy_environments import LivesEnv
 
 
 class Clock(gymnasium.Env):
@@ -37,9 +38,9 @@ class Clock(gymnasium.Env):
 def test_the_last_action_ends_the_episode_by_truncation(start: int) -> None:
     env = SingleEnvironment(EndAction(Clock(spaces.Discrete(3, start=start)), reward=-7.0))
     spec = env.action_spec()
-    assert (int(spec.minimum), int(spec.maximum)) == (start, start + 3)
+    assert (int(spec.minimum), int(spec.maximum)) == (0, 3)
     env.reset()
-    seen = [env.step(np.array([a])) for a in (start + 2, start + 1, start + 3, start, start + 1)]
+    seen = [env.step(np.array([a])) for a in (2, 1, 3, 0, 1)]
     assert [int(s.step_type[0]) for s in seen] == [
         StepType.MID,
         StepType.MID,
@@ -58,6 +59,13 @@ def test_infos_tell_who_ended_it() -> None:
     assert env.step(1)[4] == {}
     _, _, terminated, truncated, info = env.step(2)
     assert (terminated, truncated, info) == (False, True, {"ended_by_agent": True})
+
+
+def test_what_infos_say_of_the_environment_goes_on() -> None:
+    """Such as the lives of a game, which others count."""
+    env = EndAction(LivesEnv())
+    first = env.reset()[1]
+    assert env.step(env.action_space.n - 1)[4] == {**first, "ended_by_agent": True}
 
 
 def test_other_actions_are_an_error() -> None:

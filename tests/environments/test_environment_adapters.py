@@ -20,7 +20,7 @@ _STEPS = 14
 
 
 def _actions(rows: int) -> np.ndarray:
-    return 2 + np.arange(_STEPS * rows).reshape(_STEPS, rows) * 7 % 4
+    return np.arange(_STEPS * rows).reshape(_STEPS, rows) * 7 % 4
 
 
 def _expected(ends: str, rows: int) -> list[list[tuple[int, float, float, list[float]]]]:
@@ -28,12 +28,12 @@ def _expected(ends: str, rows: int) -> list[list[tuple[int, float, float, list[f
     streams = []
     for row in range(rows):
         env, steps, done = ToyEnv(row, ends), [], True
-        for action in [2, *_actions(rows)[:, row]]:
+        for action in [0, *_actions(rows)[:, row]]:
             if done:
                 steps.append((0, 0.0, 1.0, env.reset()[0].tolist()))
                 done = False
             else:
-                observation, reward, terminated, truncated, _ = env.step(np.int64(action))
+                observation, reward, terminated, truncated, _ = env.step(env.action_space.start + np.int64(action))
                 done = terminated or truncated
                 steps.append((2 if done else 1, reward, 0.0 if terminated else 1.0, observation.tolist()))
         streams.append(steps)

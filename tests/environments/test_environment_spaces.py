@@ -100,6 +100,17 @@ def test_known_specs() -> None:
     assert alf_spaces.observation_spec(spaces.Dict()) == {}
 
 
+def test_discrete_actions_are_numbered_from_0_wherever_the_space_begins() -> None:
+    """As networks number them: a policy of n outputs plays what the space holds, and all of it."""
+    space = spaces.Dict({"one": spaces.Discrete(3, start=-1), "two": spaces.MultiDiscrete([2, 4], start=[5, 7])})
+    spec = alf_spaces.action_spec(space)
+    assert (int(spec["one"].minimum), int(spec["one"].maximum)) == (0, 2)
+    assert (spec["two"].minimum.tolist(), spec["two"].maximum.tolist()) == ([0, 0], [1, 3])
+    played = alf_spaces.action_converter(space)({"one": np.arange(3), "two": np.array([[0, 0], [1, 3], [0, 2]])})
+    assert played["one"].tolist() == [-1, 0, 1]
+    assert played["two"].tolist() == [[5, 7], [6, 10], [5, 9]]
+
+
 def test_float64_action_bounds_are_rounded_inwards() -> None:
     space = spaces.Box(np.array([-0.1, 0.1]), np.array([0.1, 0.3]), dtype=np.float64)
     spec = alf_spaces.action_spec(space)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf.environments import create_environment, suite_gym, wrappers
+from alf.environments import create_environment, spaces, suite_gym, wrappers
 from alf.environments.batch_wrappers import NonEpisodicAgent
+from alf.environments.random_limits import RandomTimeLimit
 from tests.environments.toy_environments import ToyEnv
 
 
@@ -187,6 +188,62 @@ def test_first_episodes_are_cut_at_random_lengths() -> None:
         again = wrappers.RandomFirstEpisodeLength(gymnasium.make("MountainCar-v0"), 10)
         assert _length(again, seed) == lengths[0]
     assert set(firsts) == set(range(1, 11))
+
+
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+def test_episodes_of_evaluation_are_not_cut(vectorization: str) -> None:
+    """However the environments are stepped; those of training are."""
+    rows = 1 if vectorization == "single" else 2
+    gin.parse_config(
+        [
+            "suite_gym.load.gym_env_wrappers = (@RandomFirstEpisodeLength,)",
+            "RandomFirstEpisodeLength.random_length_range = 20",
+        ]
+    )
+    for phase, most in (("test", 200), ("train", 20)):
+        env = create_environment("MountainCar-v0", num_parallel_environments=rows, vectorization=vectorization, seed=3)
+        env.enter_phase(phase)
+        env.reset()
+        ends = np.stack([env.step(np.zeros(rows, np.int64)).step_type == 2 for _ in range(200)])
+        env.close()
+        assert ((ends.argmax(0) + 1 == 200) if phase == "test" else (ends.argmax(0) + 1 <= most)).all()
+
+
+class _Drawing(gymnasium.Env):
+    """Draws a whole number at each reset, as environments do to choose where to start."""
+
+    observation_space = gymnasium.spaces.Discrete(100)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return int(self.np_random.integers(0, 100)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return 0, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda env: wrappers.RandomFirstEpisodeLength(env, 100), lambda env: RandomTimeLimit(env, 1, 100)]
+)
+def test_lengths_have_nothing_to_do_with_where_episodes_start(wrap: Any) -> None:
+    drawn = []
+    for seed in range(200):
+        env = wrap(_Drawing())
+        start, length = env.reset(seed=seed)[0], 1
+        while not env.step(0)[3]:
+            length += 1
+        drawn.append((start, length))
+    assert abs(np.corrcoef(np.transpose(drawn))[0, 1]) < 0.25
+
+
+def test_time_limits_count_decisions_above_the_skipping_of_gymnasium_too() -> None:
+    skip = functools.partial(gymnasium.wrappers.MaxAndSkipObservation, skip=4)
+    env = suite_gym.load("MountainCar-v0", max_episode_steps=30, gym_env_wrappers=(skip,)).make_one(0)
+    assert spaces.frames_per_step(env) == 4
+    assert _length(env) == (30, True)
+    assert spaces.frames_per_step(gymnasium.wrappers.TimeLimit(env, 5)) == 4
+    assert spaces.frames_per_step(wrappers.FrameSkip(env, 2)) == 8
 
 
 def test_a_cut_first_episode_that_ends_by_itself_is_an_end() -> None:
