@@ -9,7 +9,6 @@ has earned, `action[i]` was chosen at row i, and that of a LAST row means nothin
 from __future__ import annotations
 
 import os
-import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,16 +40,33 @@ def write_dataset(path: str, steps: Steps) -> None:
       steps: whole episodes.
 
     Raises:
-      ValueError: there is no step, or the last one is not LAST.
+      ValueError: there is no step, or one that should be FIRST or LAST is not.
     """
-    if not len(steps.step_type) or steps.step_type[0] != StepType.FIRST or steps.step_type[-1] != StepType.LAST:
-        raise ValueError("A dataset holds whole episodes: its first step must be FIRST and its last one LAST.")
+    broken = _broken_episode(np.asarray(steps.step_type))
+    if broken:
+        raise ValueError(f"A dataset holds whole episodes: {broken}.")
     arrays = {"step_type": steps.step_type, "reward": steps.reward, "discount": steps.discount}
     arrays |= _leaves("observation", steps.observation) | _leaves("action", steps.action)
     partial = f"{path}.part"
     with open(partial, "wb") as f:
         np.savez_compressed(f, **arrays)  # type: ignore[arg-type]
     os.replace(partial, path)
+
+
+def _broken_episode(step_type: np.ndarray) -> str | None:
+    """What keeps step types [N] from being those of whole episodes; None where nothing does."""
+    if not len(step_type):
+        return "it has no step"
+    # Before the first step and behind the last one others would be LAST and FIRST.
+    first = np.append(step_type == StepType.FIRST, True)
+    after_last = np.insert(step_type == StepType.LAST, 0, True)
+    wrong = np.flatnonzero(first != after_last)
+    if not len(wrong):
+        return None
+    row = int(wrong[0])
+    if first[row]:
+        return f"step {row - 1} must be LAST (step_type {int(StepType.LAST)}; its discount tells the end from a time limit)"
+    return f"step {row} must be FIRST (step_type {int(StepType.FIRST)})"
 
 
 def _leaves(name: str, nest: Nest) -> dict[str, Any]:
@@ -66,7 +82,7 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
       action_spec: nest of specs of one action.
 
     Raises:
-      DatasetError: it cannot be read, or holds other leaves, shapes or dtypes.
+      DatasetError: it cannot be read, or holds other leaves, shapes or dtypes, or episodes that are not whole.
     """
     specs = {"step_type": tf.TensorSpec([], tf.int32)}
     specs |= {name: tf.TensorSpec([], tf.float32) for name in ("reward", "discount")}
@@ -74,7 +90,7 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as e:
+    except Exception as e:  # Damaged bytes make zlib, zipfile and numpy raise many kinds.
         raise DatasetError(f"The dataset {path} cannot be read: {e}") from e
     expected = {name: f"{spec.dtype.name}{spec.shape.as_list()}" for name, spec in specs.items()}
     found = {name: f"{x.dtype.name}{list(x.shape[1:])}" for name, x in arrays.items()}
@@ -85,6 +101,10 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
         raise DatasetError(
             f"The dataset {path} has columns of {sorted(sizes)} steps; all must have the same, at least one."
         )
+
+    broken = _broken_episode(arrays["step_type"])
+    if broken:
+        raise DatasetError(f"The dataset {path} does not hold whole episodes: {broken}.")
 
     def nest(name: str, spec: Nest) -> Nest:
         return tf.nest.pack_sequence_as(spec, [arrays[leaf] for leaf in _leaves(name, spec)])

@@ -105,19 +105,6 @@ class PrioritizedReplay(UniformReplay):
         self._priorities.highest.assign(tf.maximum(self._priorities.highest, tf.reduce_max(weight)))
         self._priorities.tree.set(rows, weight)
 
-    def update_priorities(self, stream: np.ndarray, step: np.ndarray, priority: np.ndarray) -> None:
-        """Sets priorities later, when more may have been observed; those of overwritten steps are left out.
-
-        Args:
-          stream: int64 [n], as in a Sample.
-          step: int64 [n].
-          priority: float32 [n], not negative.
-        """
-        alive = np.asarray(step) >= self.buffer.index.oldest[np.asarray(stream)]
-        sample = Sample((), tf.constant(np.asarray(stream)[alive]), tf.constant(np.asarray(step)[alive]))
-        if alive.any():
-            self.learned(sample, tf.constant(np.asarray(priority)[alive]))
-
     def clear(self) -> None:
         """Forgets all steps and their priorities."""
         super().clear()

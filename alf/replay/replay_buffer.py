@@ -259,8 +259,11 @@ class ReplayBuffer:
     def gather_all(self) -> Experience:
         """All steps in order [E', n, ...] with the bootstraps [E', ...] of the E' streams that hold some.
 
+        A step that nothing follows on, since the environments were others from there, is made LAST: values bootstrap from
+        it, as from any that ends no episode truly, and its action is not learned from.
+
         Raises:
-          ValueError: there are none, or streams hold different numbers of steps, or a gap.
+          ValueError: there are none, or streams hold different numbers of steps.
         """
         settings = {
             "frame_stack=1": self._frames.size > 1,
@@ -273,17 +276,24 @@ class ReplayBuffer:
                     f"Training on the whole replay buffer needs ReplayBuffer.{needed}, or exp_replayer='one_time'."
                 )
         runs = self.index.runs()
-        sizes = runs[:, 2] - runs[:, 1]
         if not len(runs):
             raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
-        if len(set(sizes)) > 1 or len(set(runs[:, 0])) < len(runs):
+        # The runs of a stream follow each other: of all but the last the next step is not known.
+        streams, begin = np.unique(runs[:, 0], return_index=True)
+        first, sizes = runs[begin, 1], np.add.reduceat(runs[:, 2] - runs[:, 1], begin)
+        if len(set(sizes)) > 1:
             raise ValueError(
-                f"Training on the whole replay buffer needs unbroken streams of equal length, and they have runs of "
-                f"{sizes.min()} to {sizes.max()} steps: train on samples (whole_replay_buffer_training=False), or use "
+                f"Training on the whole replay buffer needs streams of equal length, and they have {sizes.min()} to "
+                f"{sizes.max()} steps: train on samples (whole_replay_buffer_training=False), or use "
                 "exp_replayer='one_time'."
             )
-        streams, first = runs[:, 0], runs[:, 1]
         exp = self.sequences(tf.constant(streams), tf.constant(first), int(sizes[0]))
+        ended = np.delete(runs, np.append(begin[1:], len(runs)) - 1, axis=0)
+        if len(ended):
+            row = np.searchsorted(streams, ended[:, 0])
+            places = np.stack([row, ended[:, 2] - 1 - first[row]], 1)
+            last = tf.fill([len(places)], int(StepType.LAST))
+            exp = exp._replace(step_type=tf.tensor_scatter_nd_update(exp.step_type, places, last))
         if not self._next_known[streams].all():
             return exp
         return exp._replace(bootstrap=tf.nest.map_structure(lambda x: tf.constant(x[streams]), self._bootstraps))

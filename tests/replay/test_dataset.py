@@ -59,6 +59,41 @@ def test_cut_off_episodes_are_refused(tmp_path: Any) -> None:
         dataset.write_dataset(str(tmp_path / "d.npz"), tf.nest.map_structure(lambda x: x[:-1], steps))
 
 
+@pytest.mark.parametrize(
+    ("step_type", "said"),
+    [
+        ([0, 1, 1, 0, 1, 2], "step 2 must be LAST"),
+        ([0, 1, 2, 1, 1, 2], "step 3 must be FIRST"),
+        ([1, 1, 1, 1, 1, 2], "step 0 must be FIRST"),
+        ([0, 1, 1, 1, 1, 1], "step 5 must be LAST"),
+    ],
+)
+def test_episodes_without_their_ends_are_refused(step_type: list[int], said: str, tmp_path: Any) -> None:
+    """Else values would be made of what the next episode begins with."""
+    path = str(tmp_path / "d.npz")
+    steps = make_steps()._replace(step_type=np.array(step_type, np.int32))
+    with pytest.raises(ValueError, match=said):
+        dataset.write_dataset(path, steps)
+    dataset.write_dataset(path, make_steps())
+    arrays = dict(np.load(path))
+    np.savez(path, **{**arrays, "step_type": steps.step_type})
+    with pytest.raises(DatasetError, match=said):
+        dataset.read_dataset(path, OBS, ACTION)
+
+
+def test_every_damaged_byte_is_said_in_one_way(tmp_path: Any) -> None:
+    path = tmp_path / "d.npz"
+    dataset.write_dataset(str(path), make_steps())
+    whole, refused = path.read_bytes(), 0
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            dataset.read_dataset(str(path), OBS, ACTION)
+        except DatasetError:
+            refused += 1
+    assert refused > len(whole) // 14
+
+
 @given(count=st.integers(2, 9), length=st.integers(1, 5))
 def test_sequences_hold_every_step_once_and_are_filled_up_with_last(count: int, length: int) -> None:
     numbers = tf.range(count)

@@ -31,7 +31,8 @@ def sample(replayer: PrioritizedReplay, count: int, clock: int = 0, length: int 
 
 def set_priorities(replayer: PrioritizedReplay, steps: list[int], priority: list[float]) -> None:
     replayer.view(2)
-    replayer.update_priorities(np.zeros(len(steps), np.int64), np.array(steps), np.array(priority, np.float32))
+    of = Sample((), tf.zeros([len(steps)], tf.int64), tf.constant(steps, tf.int64))
+    replayer.learned(of, tf.constant(priority, tf.float32))
 
 
 def test_chances_go_with_the_powers_of_priorities_and_weights_make_up_for_them() -> None:
@@ -70,21 +71,6 @@ def test_new_sequences_have_the_highest_priority_so_far() -> None:
     replayer.view(2)
     np.testing.assert_allclose(tree.get(tf.range(6, dtype=tf.int64)), [5, 0.5, 5, 5, 0, 0], rtol=1e-6)
     assert float(tree.total()) == pytest.approx(15.5)
-
-
-def test_priorities_of_what_is_overwritten_are_not_written() -> None:
-    replayer = make(4, alpha=1.0, epsilon=1e-9)
-    observe(replayer, 0, 4)
-    drawn = sample(replayer, 3)
-    assert sorted(drawn.step.numpy()) == [0, 1, 2]
-    observe(replayer, 4, 2)
-    replayer.view(2)
-    replayer.update_priorities(drawn.stream.numpy(), drawn.step.numpy(), np.array([7.0, 8.0, 9.0], np.float32))
-    of_step_2 = 7.0 + int(np.flatnonzero(drawn.step.numpy() == 2)[0])
-    # Rows 0 and 1 hold steps 4 and 5, row 2 step 2, row 3 step 3; step 5 begins nothing yet.
-    np.testing.assert_allclose(
-        replayer.priorities.tree.get(tf.range(4, dtype=tf.int64)), [1, 0, of_step_2, 1], rtol=1e-6
-    )
 
 
 def test_what_is_cleared_is_never_drawn() -> None:

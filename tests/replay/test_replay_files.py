@@ -10,9 +10,11 @@ from typing import Any
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.replay_files import ReplayFilesError, load_replay, save_replay
+from alf.replay.sampling import Sample
 from alf.replay.uniform_replay import UniformReplay
 from tests.replay.streams import SPEC, segments
 from tests.replay.test_uniform_replay import draws
@@ -32,7 +34,9 @@ def filled(cls: Any) -> Any:
         replayer.observe(segments(np.array([streams]), np.array([first]), 4))
     replayer.view(2)
     if cls is PrioritizedReplay:
-        replayer.update_priorities(np.array([0, 1]), np.array([1, 9]), np.array([3.0, 0.2], np.float32))
+        replayer.learned(
+            Sample((), tf.constant([0, 1], tf.int64), tf.constant([1, 9], tf.int64)), tf.constant([3.0, 0.2])
+        )
         # Not in the tree yet when it is saved.
         replayer.observe(segments(np.array([[0]]), np.array([[13]]), 1))
     return replayer

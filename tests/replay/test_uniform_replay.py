@@ -13,6 +13,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alf.data_structures import StepType
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import rng
@@ -155,9 +156,30 @@ def test_all_of_it_in_order_with_its_bootstrap() -> None:
     assert where(exp).tolist() == [[[s, n] for n in range(2, 8)] for s in range(3)]
     np.testing.assert_array_equal(exp.bootstrap.time_step.observation, [[s, 8] for s in range(3)])
     np.testing.assert_array_equal(exp.bootstrap.state, [[4.0]] * 3)
-    replayer.observe(segments(np.array([[0]]), np.array([[12]]), 4))
-    with pytest.raises(ValueError, match="unbroken streams of equal length"):
-        replayer.replay_all()
+    with pytest.raises(ValueError, match="streams of equal length, and they have 2 to 4 steps"):
+        fewer = make(6, 2)
+        fewer.observe(segments(np.array([[0]]), np.array([[0]]), 4))
+        fewer.observe(segments(np.array([[1]]), np.array([[0]]), 2))
+        fewer.replay_all()
+
+
+def test_all_of_it_where_the_environments_were_changed_in_between() -> None:
+    """As after a resume: what is not followed on ends as by a time limit, and what goes on does not."""
+    replayer = make(6, 2)
+    replayer.observe(segments(np.array([[1, 0]]), np.array([[0, 0]]), 3))
+    again = make(6, 2)
+    again.write_rows(np.arange(12), replayer.read_rows(np.arange(12)))
+    again.load_state(replayer.state())
+    original = replayer.replay_all().step_type.numpy()
+    again.observe(segments(np.array([[1, 0]]), np.array([[20, 10]]), 1))
+    again.observe(segments(np.array([[1, 0]]), np.array([[21, 11]]), 1))
+    exp = again.replay_all()
+    assert exp.observation[:, :, 1].numpy().tolist() == [[0, 1, 2, 10, 11], [0, 1, 2, 20, 21]]
+    ended = np.array(original)
+    ended[:, 2] = StepType.LAST
+    np.testing.assert_array_equal(exp.step_type[:, :3], ended)
+    assert (exp.step_type.numpy()[:, 3:] != StepType.LAST).all()
+    np.testing.assert_array_equal(exp.bootstrap.time_step.observation, [[0, 12], [1, 22]])
 
 
 @pytest.mark.parametrize("cls", [UniformReplay, PrioritizedReplay])
