@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from alf.algorithms.ppo_loss import PPOLoss
 from alf.data_structures import ActionTimeStep, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network
 from alf.utils.action_masks import ActionMasks, Splitter
@@ -73,9 +74,20 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
         self._actor_network = actor
         self._value_network = value
         self._loss = loss if loss is not None else loss_class(action_spec=action_spec, debug_summaries=debug_summaries)
+        self._check_loss()
+
+    def _check_loss(self) -> None:
+        if isinstance(self._loss, PPOLoss):
+            raise ValueError(
+                f"{type(self).__name__}: PPOLoss needs what PPOAlgorithm prepares: use that, or ActorCriticLoss."
+            )
+
+    def seen_by_actor(self, observation: Nest) -> Nest:
+        """See `RLAlgorithm`; of its `actor_field`."""
+        return field_of(super().seen_by_actor(observation), self._actor_field)
 
     def _act(self, time_step: ActionTimeStep, state: Nest) -> tuple[Nest, Nest]:
-        seen = field_of(self._action_masks.observation(time_step.observation), self._actor_field)
+        seen = self.seen_by_actor(time_step.observation)
         memory = state.actor if state != () else ()
         distribution, state = call_network(
             self._actor_network, seen, step_type=time_step.step_type, network_state=memory

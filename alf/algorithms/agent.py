@@ -39,6 +39,19 @@ from alf.utils import nest_utils
 from alf.utils.common import as_list, cast_transformer, flat, is_stateless, reset_state_at_first
 
 
+def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
+    """The encoding network, None where there is none, and specs of what it makes of an observation."""
+    if network is None:
+        return None, observation_spec
+    encoder = network if isinstance(network, tf.Module) else network()
+    seen_spec = encoder.create_variables()
+    if not is_stateless(encoder.state_spec):
+        raise ValueError(
+            "Agent's encoding_network must be feed-forward: put recurrence into the actor and value networks."
+        )
+    return encoder, seen_spec
+
+
 @gin.configurable(module="alf")
 class Agent(OffPolicyAlgorithm):
     """An RL algorithm with what may stand around it; owns transforms, optimiser and clipping.
@@ -96,18 +109,10 @@ class Agent(OffPolicyAlgorithm):
             1 + intrinsic_reward_coef * intrinsic reward.
 
         Raises:
-          ValueError: the encoding network is recurrent, or masks of actions would be normalised.
+          ValueError: the encoding network is recurrent or the RL algorithm takes none, or masks of actions would be
+            normalised.
         """
-        encoder = encoding_network
-        if encoder is not None and not isinstance(encoder, tf.Module):
-            encoder = encoder()
-        seen_spec = observation_spec
-        if encoder is not None:
-            seen_spec = encoder.create_variables()
-            if not is_stateless(encoder.state_spec):
-                raise ValueError(
-                    "Agent's encoding_network must be feed-forward: put recurrence into the actor and value networks."
-                )
+        encoder, seen_spec = _built_encoder(encoding_network, observation_spec)
         goal_states: tuple[Nest, Nest] = ((), ())
         if goal_generator is not None:
             seen_spec = [seen_spec, goal_generator.action_spec]
@@ -116,6 +121,11 @@ class Agent(OffPolicyAlgorithm):
         rl_algorithm = rl_algorithm_cls(
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
+        if encoder is not None and not rl_algorithm.takes_encoded:
+            raise ValueError(
+                f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "
+                "policy: give its layers to the actor network instead."
+            )
         super().__init__(
             observation_spec,
             action_spec,
@@ -356,7 +366,7 @@ class Agent(OffPolicyAlgorithm):
             info = info._replace(goal_generator=goal.info)
         if self._entropy_target is not None:
             found = nest_utils.find_field(step.info, "action_distribution")
-            if not found:
+            if not found or not all(nest_utils.is_distribution(d) for d in tf.nest.flatten(found[0])):
                 raise ValueError(
                     f"{self.name}: enforce_entropy_target needs an action_distribution in the info of "
                     f"{type(self._rl_algorithm).__name__}, which has none: leave it out."

@@ -6,7 +6,7 @@ import gin
 import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
-from alf.algorithms.ppo_loss import PPOInfo
+from alf.algorithms.ppo_loss import PPOInfo, PPOLoss
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING
 from alf.data_structures import Experience, Nest
 from alf.utils import value_ops
@@ -17,8 +17,15 @@ from alf.utils.common import reset_state_at_first
 class PPOAlgorithm(ActorCriticAlgorithm):
     """PPO: advantages once a batch from the recorded values, then several passes of clipped updates.
 
-    To be used with `loss_class=PPOLoss`.
+    To be used with `loss_class=PPOLoss`; without it nothing would be clipped, so that is a ValueError.
     """
+
+    def _check_loss(self) -> None:
+        if not isinstance(self._loss, PPOLoss):
+            raise ValueError(
+                f"{type(self).__name__} needs a PPOLoss, got {type(self._loss).__name__}: bind "
+                "ActorCriticAlgorithm.loss_class = @PPOLoss."
+            )
 
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Computes advantages and returns [B', T] by GAE; `rollout_info` becomes PPOInfo.

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
+from tf_agents.specs import BoundedTensorSpec
 
 from alf.algorithms.algorithm import Algorithm
 from alf.algorithms.predictions import outputs_of
@@ -41,6 +43,13 @@ class _Recorded:
     specs: tuple[Nest, Nest] | None = None
     variables: list[tf.Variable] | None = None
     observers: list[Callable[[Experience], None]] = dataclasses.field(default_factory=list)
+
+
+def _check_numbering(action_spec: Nest) -> None:
+    """Networks number discrete actions from 0, and so must the specs; those of Gymnasium's spaces do."""
+    for spec in tf.nest.flatten(action_spec):
+        if isinstance(spec, BoundedTensorSpec) and spec.dtype.is_integer and np.any(spec.minimum != 0):
+            raise ValueError(f"Discrete actions are numbered from 0; got {spec}: let the environment count so.")
 
 
 @gin.configurable(module="alf")
@@ -78,6 +87,9 @@ class RLAlgorithm(Algorithm):
           observation_transformer: one function or several, applied in order to the raw observations.
           summarize_grads_and_vars: report norms of every gradient and variable.
           summarize_action_distributions: report the parameters of the action distributions.
+
+        Raises:
+          ValueError: discrete actions are not numbered from 0.
         """
         super().__init__(
             train_state_spec=train_state_spec,
@@ -89,6 +101,7 @@ class RLAlgorithm(Algorithm):
             debug_summaries=debug_summaries,
             name=name,
         )
+        _check_numbering(action_spec)
         self._observation_spec = observation_spec
         self._action_spec = action_spec
         self._reward_shaping_fn = reward_shaping_fn
@@ -282,6 +295,15 @@ class RLAlgorithm(Algorithm):
           epsilon_greedy: the chance, a row, of a sampled instead of the most likely action.
         """
         return self.rollout(inputs, state, ON_POLICY_TRAINING)
+
+    @property
+    def takes_encoded(self) -> bool:
+        """Whether a network that learns with it may encode its observations."""
+        return True
+
+    def seen_by_actor(self, observation: Nest) -> Nest:
+        """What the actor network gets of an observation [B, ...]."""
+        return self._action_masks.observation(observation)
 
     def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
         """What the networks say of a time step, by name; see `alf.algorithms.predictions.get_predictions`.

@@ -25,12 +25,17 @@ from alf.data_structures import (
     TrainingInfo,
     namedtuple,
 )
+from alf.networks.calling import call_network, learning
 from alf.utils import nest_utils
 from alf.utils.common import flat
 from alf.utils.trusted_updater import TrustedUpdater
 
-TracInfo = namedtuple("TracInfo", ["ac", "observation", "state"], default_value=())
-TracInfo.__doc__ = """`ac`: the info of the wrapped algorithm; `observation` and `state`: what its actor network got."""
+TracInfo = namedtuple("TracInfo", ["ac", "observation", "state", "judged"], default_value=())
+TracInfo.__doc__ = """`ac`: the info of the wrapped algorithm; `observation` and `state`: what its actor network got; `judged`:
+what that gives outside of training mode, where that is not what the info says."""
+
+# Layers that do something else in training mode, such as what forgets at random.
+_OF_TWO_MODES = (tf.keras.layers.Dropout, tf.keras.layers.BatchNormalization, tf.keras.layers.GaussianNoise)
 
 
 @dataclasses.dataclass
@@ -122,6 +127,12 @@ class TracAlgorithm(OffPolicyAlgorithm):
         self._action_masks = ac.action_masks
         self._limits = tf.nest.map_structure(lambda spec: max_distance(spec, action_dist_clip_per_dim), action_spec)
         self._traced = _Traced()
+        self._has_two_modes = any(isinstance(part, _OF_TWO_MODES) for part in ac._actor_network.submodules)
+
+    @property
+    def takes_encoded(self) -> bool:
+        """No: it would change with the update, and only the step of the actor network is held."""
+        return False
 
     @property
     def learning_state_spec(self) -> Nest:
@@ -156,8 +167,13 @@ class TracAlgorithm(OffPolicyAlgorithm):
         """The wrapped algorithm's, whose info is kept with what the actor network got."""
         step = self._ac_algorithm.train_step(inputs, state)
         found = nest_utils.find_field(state, "actor")
-        info = TracInfo(ac=step.info, observation=inputs.observation, state=found[0] if found else ())
-        return step._replace(info=info)
+        memory = found[0] if found else ()
+        judged = self._acts(inputs.observation, inputs.step_type, memory) if self._has_two_modes else ()
+        return step._replace(info=TracInfo(step.info, inputs.observation, memory, judged))
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.outputs(time_step, state)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The wrapped algorithm's; it is where the weights before the update are seen last."""
@@ -185,6 +201,8 @@ class TracAlgorithm(OffPolicyAlgorithm):
 
     def _recorded_distributions(self, training_info: TrainingInfo) -> Nest:
         """What the actor network gave before the update, [T, B]."""
+        if self._has_two_modes:
+            return training_info.info.judged
         found = nest_utils.find_field(training_info.info.ac, "action_distribution")
         if not found:
             raise ValueError(
@@ -196,18 +214,19 @@ class TracAlgorithm(OffPolicyAlgorithm):
         """What the actor network gives now, [T, B]."""
         info = training_info.info
         length = training_info.step_type.shape[0]
-        observation = flat(info.observation)
-        output, _ = self._ac_algorithm._actor_network(
-            self._action_masks.observation(observation),
-            step_type=flat(training_info.step_type),
-            network_state=flat(info.state),
-        )
-        output = self._action_masks.distribution(output, observation)
+        output = self._acts(flat(info.observation), flat(training_info.step_type), flat(info.state))
         spec = nest_utils.extract_spec(output)
         params = tf.nest.map_structure(
             lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]), nest_utils.distributions_to_params(output)
         )
         return nest_utils.params_to_distributions(params, spec)
+
+    def _acts(self, observation: Nest, step_type: tf.Tensor, state: Nest) -> Nest:
+        """What the actor network gives for rows [N, ...], as it acts."""
+        seen = self._ac_algorithm.seen_by_actor(observation)
+        with learning(False):
+            output, _ = call_network(self._ac_algorithm._actor_network, seen, step_type=step_type, network_state=state)
+        return self._action_masks.distribution(output, observation)
 
 
 def _inner(training_info: TrainingInfo) -> TrainingInfo:

@@ -66,11 +66,17 @@ class TrustedUpdater:
             parallel_iterations=1,
         )
         taken_back = ratio < 1.0
-        tf.cond(taken_back, lambda: self._go(0.0), lambda: taken_back)
+        tf.cond(taken_back, self._take_back, lambda: taken_back)
         return first, count
 
-    def _go(self, share: float | tf.Tensor) -> tf.Tensor:
-        """Keeps only `share` of the step from the old values to the present ones; returns True."""
+    def _go(self, share: tf.Tensor) -> None:
+        """Keeps only `share` of the step from the old values to the present ones."""
         for variable, before in zip(self._variables, self._before, strict=True):
             variable.assign(before + share * (variable - before))
+
+    def _take_back(self) -> tf.Tensor:
+        """Returns True."""
+        # Not as no share of the step, which may be infinite or not a number.
+        for variable, before in zip(self._variables, self._before, strict=True):
+            variable.assign(before)
         return tf.constant(True)

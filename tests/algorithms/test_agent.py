@@ -380,11 +380,14 @@ def test_entropy_target_is_adjusted_once_an_update_by_the_rows_that_count() -> N
     assert 0.0 < float(metrics["EntropyTargetAlgorithm/entropy"]) <= np.log(2) + 1e-6
 
 
-def test_an_algorithm_without_distribution_has_no_entropy_target() -> None:
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_algorithm_without_distribution_has_no_entropy_target(deterministic: bool) -> None:
     class Silent(ActorCriticAlgorithm):
         def train_step(self, inputs: Any, state: Any = None) -> PolicyStep:
-            return PolicyStep((), (), {"value": inputs.reward})
+            return PolicyStep((), (), info)
 
+    # An action that nothing is left to chance of has no entropy either.
+    info = {"action_distribution": tf.zeros([1, 2])} if deterministic else {"value": tf.zeros([1])}
     agent = make_agent(rl_algorithm_cls=actor_critic(Silent), enforce_entropy_target=True)
     with pytest.raises(ValueError, match="needs an action_distribution in the info of Silent"):
         agent.train_from(experience(agent))

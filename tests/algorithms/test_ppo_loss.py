@@ -4,11 +4,15 @@ import gin
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.specs import tensor_spec
 
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOInfo, PPOLoss
 from alf.data_structures import TrainingInfo
 from alf.utils import rng
 from tests.algorithms.loss_cases import CASES, LAST, MID, Info, numeric_gradient
+from tests.algorithms.networks import feed_forward
 
 _EPSILON = 0.2
 
@@ -246,3 +250,14 @@ def test_traced_equals_eager_and_compiles(name):
     for compiled in (False, True):
         traced = tf.function(call, autograph=False, jit_compile=compiled)
         np.testing.assert_allclose(traced(*args), call(*args), rtol=2e-3, atol=2e-3)
+
+
+def test_ppo_and_its_loss_need_each_other() -> None:
+    """Without the loss nothing would be clipped, and nobody would notice."""
+    specs = tf.TensorSpec([3], tf.float32), tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
+    with pytest.raises(
+        ValueError, match="PPOAlgorithm needs a PPOLoss, got ActorCriticLoss: bind ActorCriticAlgorithm"
+    ):
+        PPOAlgorithm(*specs, *feed_forward(*specs))
+    with pytest.raises(ValueError, match="PPOLoss needs what PPOAlgorithm prepares"):
+        ActorCriticAlgorithm(*specs, *feed_forward(*specs), loss_class=PPOLoss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from tf_agents.distributions.utils import SquashToSpecNormal
+from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.specs import tensor_spec
 
@@ -24,6 +26,7 @@ from alf.utils.common import zeros_from_spec
 from tests.algorithms import networks
 
 tfd = tfp.distributions
+CONCATENATE = tf.keras.layers.Lambda(lambda parts: tf.concat(tf.nest.flatten(parts), -1))
 BATCH, LENGTH = 4, 6
 OBS = tf.TensorSpec([3], tf.float32)
 ACTIONS = {
@@ -53,20 +56,23 @@ def make(
     loss: Any = ActorCriticLoss,
     squashed: bool = False,
     learning_rate: float = 3.0,
+    dropout: float | None = None,
+    **kwargs: Any,
 ) -> Agent:
     def make_ac(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
         if rnn:
             nets = networks.recurrent(observation_spec, action_spec, 8)
         else:
-            projection = {"continuous_projection_net": _squashed} if squashed else {}
-            nets = networks.feed_forward(observation_spec, action_spec, (8,), projection)
+            of_actor = {"continuous_projection_net": _squashed} if squashed else {}
+            of_actor |= {"dropout_layer_params": [dropout]} if dropout else {}
+            nets = networks.feed_forward(observation_spec, action_spec, (8,), of_actor)
         return ac(observation_spec, action_spec, *nets, loss=loss(action_spec))
 
     def make_trac(**kwargs: Any) -> TracAlgorithm:
         return TracAlgorithm(ac_algorithm_cls=make_ac, action_dist_clip_per_dim=clip, **kwargs)
 
     # A step of this size would throw any policy far away.
-    return Agent(OBS, action_spec, make_trac, optimizer=tf.keras.optimizers.legacy.SGD(learning_rate))
+    return Agent(OBS, action_spec, make_trac, optimizer=tf.keras.optimizers.legacy.SGD(learning_rate), **kwargs)
 
 
 def experience(agent: Agent, seed: int) -> Experience:
@@ -149,10 +155,8 @@ def test_other_algorithms_and_several_minibatches(ac: Any, loss: Any) -> None:
     assert np.sqrt(distance(before, policy(agent, exp)).mean()) < 9 * 3 * np.sqrt(0.03)
 
 
-def test_recurrent_actors_are_judged_from_the_states_that_they_had() -> None:
-    """Without a step there is no distance, in mid-episode and after the border of two of them."""
-    tf.random.set_seed(0)
-    agent = make(ACTIONS["discrete"], 1e-4, rnn=True, learning_rate=0.0)
+def measured_without_a_step(agent: Agent, exp: Experience) -> float:
+    """How far TRAC says that any row moved in an update of no length."""
     trac: Any = agent._rl_algorithm
     act_again, seen = trac._act_again, list[float]()
 
@@ -164,9 +168,53 @@ def test_recurrent_actors_are_judged_from_the_states_that_they_had() -> None:
             return tfd.Categorical(logits=tf.identity(after.logits))
 
     object.__setattr__(trac, "_act_again", spy)
-    agent.train_from(experience(agent, 0))
+    agent.train_from(exp)
     assert len(seen) == 1
-    assert seen[0] < 1e-8
+    return seen[0]
+
+
+def test_recurrent_actors_are_judged_from_the_states_that_they_had() -> None:
+    """Without a step there is no distance, in mid-episode and after the border of two of them."""
+    tf.random.set_seed(0)
+    agent = make(ACTIONS["discrete"], 1e-4, rnn=True, learning_rate=0.0)
+    assert measured_without_a_step(agent, experience(agent, 0)) < 1e-8
+
+
+def test_what_an_actor_forgets_at_random_in_training_is_no_change_of_the_policy() -> None:
+    """Else steps were shortened to nothing for it."""
+    tf.random.set_seed(0)
+    agent = make(ACTIONS["discrete"], 1e-4, dropout=0.5, learning_rate=0.0)
+    assert measured_without_a_step(agent, experience(agent, 0)) < 1e-8
+
+
+def test_the_actor_is_judged_by_the_part_of_the_observation_that_it_sees() -> None:
+    tf.random.set_seed(0)
+    observation = {"own": OBS, "others": tf.TensorSpec([2], tf.float32)}
+    actor = networks.feed_forward(OBS, ACTIONS["discrete"], (8,))[0]
+    value = networks.feed_forward(observation, ACTIONS["discrete"], (8,), preprocessing_combiner=CONCATENATE)[1]
+
+    def make_ac(**kwargs: Any) -> Any:
+        del kwargs["debug_summaries"]
+        loss = ActorCriticLoss(ACTIONS["discrete"])
+        return ActorCriticAlgorithm(**kwargs, actor_network=actor, value_network=value, loss=loss, actor_field="own")
+
+    sgd = tf.keras.optimizers.legacy.SGD(3.0)
+    agent = Agent(
+        observation, ACTIONS["discrete"], functools.partial(TracAlgorithm, ac_algorithm_cls=make_ac), optimizer=sgd
+    )
+    exp = experience(agent, 0)
+    before = policy(agent, exp._replace(observation=exp.observation["own"]))
+    agent.train_from(exp)
+    after = policy(agent, exp._replace(observation=exp.observation["own"]))
+    valid = exp.step_type.numpy().reshape(-1) != StepType.LAST
+    assert 0.0 < np.sqrt(distance(before, after)[valid].mean()) <= np.sqrt(0.01 * 3) * 1.001
+
+
+def test_an_encoder_that_learns_beside_it_is_refused() -> None:
+    """Its step would move the policy too, by any amount."""
+    encoder = EncodingNetwork(OBS, fc_layer_params=(3,))
+    with pytest.raises(ValueError, match="TracAlgorithm cannot limit what an encoding_network"):
+        make(ACTIONS["discrete"], 0.01, encoding_network=encoder)
 
 
 def test_before_an_update_nothing_has_moved() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,14 @@ def test_a_linear_change_is_shortened_once_to_nine_tenths_of_the_limit() -> None
 def test_what_cannot_be_made_small_is_taken_back() -> None:
     _, start, after, count = take(np.ones([3, 2], np.float32), lambda v, s: tf.constant(5.0), 1.0, max_shrinks=7)
     assert count == 7
+    np.testing.assert_array_equal(after, start)
+
+
+@pytest.mark.parametrize("lost", [np.nan, np.inf])
+def test_a_step_to_no_number_is_taken_back(lost: float) -> None:
+    step = np.ones([3, 2], np.float32)
+    step[1, 1] = lost
+    _, start, after, _ = take(step, lambda v, s: tf.reduce_max(tf.abs(v[1] - s[1:])), 1.0)
     np.testing.assert_array_equal(after, start)
 
 
