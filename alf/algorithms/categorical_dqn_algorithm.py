@@ -49,7 +49,7 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
                 f"{name} needs min_q_value < max_q_value and n_step >= 1; got {min_q_value}, {max_q_value} and {n_step}."
             )
         super().__init__(observation_spec, action_spec, categorical_q_network, name=name, **kwargs)
-        self._min, self._max, self._gamma, self._n_step = min_q_value, max_q_value, gamma, n_step
+        self._min, self._max, self._gamma, self._n_step = float(min_q_value), float(max_q_value), gamma, n_step
 
     def _atoms(self, logits: tf.Tensor) -> tf.Tensor:
         return tf.linspace(self._min, self._max, logits.shape[-1])

@@ -78,7 +78,7 @@ class CuriosityAlgorithm(Algorithm):
         """The CuriosityInfo of transitions [B, ...], as the step's info."""
 
     def rewards(self, inputs: Transition, valid: tf.Tensor) -> tf.Tensor:
-        """The rewards of transitions; called once an iteration, since the statistics in here are updated by it.
+        """The rewards of transitions; called once for each that is learned from, since the statistics in here are updated by it.
 
         Args:
           inputs: [B, ...].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gin
@@ -17,7 +18,7 @@ from alf.algorithms.critic_algorithm import (
     state_spec_of,
     value_ascent,
 )
-from alf.algorithms.exploration import ActionExploration, OUNoise, half_range
+from alf.algorithms.exploration import ActionExploration, Exploration, OUNoise, exploration_for, half_range
 from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.parameter_noise import ParameterNoise, action_distance
 from alf.algorithms.predictions import several
@@ -66,7 +67,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         debug_summaries: bool = False,
         name: str = "DdpgAlgorithm",
         *,
-        exploration: ActionExploration | None = None,
+        exploration: Exploration | Mapping[str, Exploration] | None = None,
         target_update_unit: str = "updates",
         parameter_noise: ParameterNoise | None = None,
         **kwargs: Any,
@@ -87,7 +88,7 @@ class DdpgAlgorithm(CriticAlgorithm):
           dqda_clipping: bounds the components of the gradient of the value with respect to the action.
           actor_optimizer: trains the actor; None leaves it to the parent.
           critic_optimizer: trains the critic.
-          exploration: takes the place of the Ornstein-Uhlenbeck noise.
+          exploration: takes the place of the Ornstein-Uhlenbeck noise; one, or a mapping from the kind of action to one.
           target_update_unit: what `target_update_period` counts, "updates" or "env_steps".
           parameter_noise: shakes the weights of the actor that collects; the exploration adds its noise to what it does.
 
@@ -98,7 +99,7 @@ class DdpgAlgorithm(CriticAlgorithm):
             raise ValueError(f"{type(self).__name__} needs continuous actions, got {action_spec}: use SAC, DQN or PPO.")
         actor, critic = build_network(actor_network), build_network(critic_network)
         critics = [critic, *copies([critic] * (self.num_critics - 1), "critic")]
-        exploration = exploration or OUNoise(ou_stddev, ou_damping)
+        chosen = exploration_for(action_spec, exploration or OUNoise(ou_stddev, ou_damping), ActionExploration, name)
         super().__init__(
             observation_spec,
             action_spec,
@@ -108,7 +109,7 @@ class DdpgAlgorithm(CriticAlgorithm):
             target_update_tau=target_update_tau,
             target_update_period=target_update_period,
             target_update_unit=target_update_unit,
-            train_state_spec=state_spec_of(actor, critics, exploration.state_spec(action_spec)),
+            train_state_spec=state_spec_of(actor, critics, chosen.state_spec(action_spec)),
             predict_state_spec=state_spec_of(actor),
             gradient_clipping=gradient_clipping,
             debug_summaries=debug_summaries,
@@ -118,7 +119,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         self._actor_network = actor
         self._critic_networks = critics
         self._dqda_clipping = dqda_clipping
-        self._exploration = exploration
+        self._exploration = chosen
         self._parameter_noise = parameter_noise
         if parameter_noise is not None:
             parameter_noise.attach(actor)

@@ -103,11 +103,9 @@ class DqnAlgorithm(CriticAlgorithm):
             name=name,
             **kwargs,
         )
-        chosen = exploration_for(action_spec, exploration or EpsilonGreedy(epsilon_greedy))
-        if not isinstance(chosen, ValueExploration):
-            raise ValueError(f"{name} explores by values of actions (EpsilonGreedy, Boltzmann), not by {chosen.name}.")
         self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
-        self._exploration = chosen
+        chosen = exploration or EpsilonGreedy(epsilon_greedy)
+        self._exploration = exploration_for(action_spec, chosen, ValueExploration, name)
         self._parameter_noise = parameter_noise
         if parameter_noise is not None:
             parameter_noise.attach(network)

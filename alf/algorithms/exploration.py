@@ -7,8 +7,9 @@ published to the actors with the weights and stands still while nothing is colle
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import gin
 import numpy as np
@@ -56,6 +57,11 @@ class LinearSchedule(tf.Module):
         self._unit = unit
         self._clock = tf.Variable(0, dtype=tf.int64, trainable=False, name="clock")
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The first value and the last; the others lie between them."""
+        return self._initial, self._final
+
     def __call__(self) -> tf.Tensor:
         """float32 []: the number now."""
         share = tf.minimum(tf.cast(tf.convert_to_tensor(self._clock), tf.float32) / self._decay_steps, 1.0)
@@ -74,14 +80,24 @@ class Exploration(tf.Module):
     """What explorations share: a strength, a number or a schedule."""
 
     control = "strength"
+    way: str
+    highest = math.inf
+    may_be_zero = True
 
     def __init__(self, strength: Strength, name: str) -> None:
         super().__init__(name=name)
+        for value in strength.ends if isinstance(strength, LinearSchedule) else (strength,):
+            if not 0.0 <= value <= self.highest or (value == 0.0 and not self.may_be_zero):
+                least = "at least 0" if self.may_be_zero else "above 0"
+                most = "" if math.isinf(self.highest) else f" and at most {self.highest:g}"
+                raise ValueError(
+                    f"{name}: {self.control} must be {least}{most}, also at the end of a schedule; got {value}."
+                )
         self._strength = strength
 
     def strength(self) -> tf.Tensor | float:
-        """How much is explored now; reported under the name `control`."""
-        return self._strength() if isinstance(self._strength, LinearSchedule) else self._strength
+        """How much is explored now, float32 [] or a float; reported under the name `control`."""
+        return self._strength() if isinstance(self._strength, LinearSchedule) else float(self._strength)
 
     def advance(self, unit: str, steps: int) -> None:
         """Tells the schedule that `steps` of `unit` have passed."""
@@ -96,6 +112,8 @@ class Exploration(tf.Module):
 class ValueExploration(Exploration):
     """Chooses among actions by their values."""
 
+    way = "by values of actions (EpsilonGreedy, Boltzmann)"
+
     def __call__(self, values: tf.Tensor, allowed: tf.Tensor | None = None) -> tf.Tensor:
         """The number of the action of each row, int32 [B].
 
@@ -109,6 +127,8 @@ class ValueExploration(Exploration):
 class ActionExploration(Exploration):
     """Changes actions."""
 
+    way = "around actions (GaussianNoise, OUNoise)"
+
     def __call__(self, action: tf.Tensor, state: Nest, action_spec: Any) -> tuple[tf.Tensor, Nest]:
         """The action [B, ...] to be played instead, within its spec, and the state after it."""
         raise NotImplementedError(f"{type(self).__name__} defines no change.")
@@ -119,6 +139,7 @@ class EpsilonGreedy(ValueExploration):
     """The best action, and with probability epsilon one drawn from all, each row by its own coin."""
 
     control = "epsilon"
+    highest = 1.0
 
     def __init__(self, epsilon: Strength = 0.1, name: str = "EpsilonGreedy") -> None:
         """Creates the exploration; `epsilon` is a probability, or a schedule of one."""
@@ -147,6 +168,7 @@ class Boltzmann(ValueExploration):
     """Draws an action with probability proportional to exp(value / temperature)."""
 
     control = "temperature"
+    may_be_zero = False
 
     def __init__(self, temperature: Strength = 1.0, name: str = "Boltzmann") -> None:
         """Creates the exploration; `temperature` is above 0, or a schedule that stays above it."""
@@ -218,19 +240,32 @@ def select(mask: tf.Tensor, chosen: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.where(broadcast_mask(mask, chosen), chosen, other)
 
 
-def exploration_for(action_spec: Any, explorations: Exploration | Mapping[str, Exploration]) -> Exploration:
+_Kind = TypeVar("_Kind", bound=Exploration)
+
+
+def exploration_for(
+    action_spec: Any, explorations: Exploration | Mapping[str, Exploration], kind: type[_Kind], name: str
+) -> _Kind:
     """The exploration of an action space.
 
     Args:
       action_spec: spec of one action.
       explorations: one, or a mapping from the kind of action, "discrete" or "continuous", to one.
+      kind: of the exploration that is needed.
+      name: of the algorithm that needs it.
 
     Raises:
-      ValueError: the mapping has none for this kind.
+      ValueError: the mapping has none for these actions, or it is of another kind.
     """
     if isinstance(explorations, Exploration):
-        return explorations
-    kind = "discrete" if action_spec.dtype.is_integer else "continuous"
-    if kind not in explorations:
-        raise ValueError(f"There is no exploration for {kind} actions, only for {sorted(explorations)}: add {kind!r}.")
-    return explorations[kind]
+        found = explorations
+    else:
+        actions = "discrete" if action_spec.dtype.is_integer else "continuous"
+        if actions not in explorations:
+            raise ValueError(
+                f"There is no exploration for {actions} actions, only for {sorted(explorations)}: add {actions!r}."
+            )
+        found = explorations[actions]
+    if not isinstance(found, kind):
+        raise ValueError(f"{name} explores {kind.way}, not by {found.name}.")
+    return found

@@ -61,6 +61,15 @@ class MemoryUse(NamedTuple):
         return self.memory.total_steps > 0 if self.size is None else self.memory.can_sample(self.size, self.length)
 
 
+def _given(size: int | None, length: int | None) -> tuple[int, int]:
+    if size is None or length is None:
+        raise ValueError(
+            f"Training on samples needs both sizes, got mini_batch_size={size} and mini_batch_length={length}: set them, or "
+            "whole_replay_buffer_training=True."
+        )
+    return size, length
+
+
 @gin.configurable(module="alf")
 class OffPolicyAlgorithm(RLAlgorithm):
     """An algorithm that is trained on what a replayer hands out."""
@@ -83,11 +92,16 @@ class OffPolicyAlgorithm(RLAlgorithm):
         return {None: replayer} if isinstance(replayer, UniformReplay) else {}
 
     def memory_uses(self, arguments: Mapping[str, Any]) -> dict[str | None, MemoryUse]:
-        """What `train`, called with `arguments`, draws from each of `memories`."""
-        size: int | None = arguments.get("mini_batch_size") or 1
+        """What `train`, called with `arguments`, draws from each of `memories`.
+
+        Raises:
+          ValueError: it would draw samples of a size that is not given, or too short for the burn-in.
+        """
+        size, length = arguments.get("mini_batch_size"), arguments.get("mini_batch_length")
         if arguments.get("whole_replay_buffer_training", True):
-            size = None
-        length = arguments.get("mini_batch_length") or 1
+            return {name: MemoryUse(memory, None, length or 1) for name, memory in self.memories().items()}
+        size, length = _given(size, length)
+        self._check_burn_in(length)
         return {name: MemoryUse(memory, size, length) for name, memory in self.memories().items()}
 
     @property
@@ -219,8 +233,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def _train_on_samples(self, replayer: UniformReplay, num_updates: int, size: int | None, length: int | None) -> int:
         begin = time.monotonic()
-        if size is None or length is None:
-            raise ValueError("Training on samples needs mini_batch_size and mini_batch_length.")
+        size, length = _given(size, length)
         if min(size, length, num_updates) < 1:
             raise ValueError(
                 f"Sizes must be positive: mini_batch_size={size}, mini_batch_length={length}, num_updates={num_updates}."

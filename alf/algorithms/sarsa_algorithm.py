@@ -88,5 +88,6 @@ class SarsaAlgorithm(DdpgAlgorithm):
 
     def next_action(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
         """The action that was taken."""
-        # Targets look one step ahead: what is noted at a row is of the one that it looks at.
-        return rows.now(training_info.rollout_info.next_action)
+        noted = training_info.rollout_info.next_action
+        # At each row of the one behind it.
+        return rows.following(tf.concat([noted[:1], noted[:-1]], 0))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
-from alf.algorithms.exploration import ActionExploration, GaussianNoise, clip_to_spec, half_range
+from alf.algorithms.exploration import Exploration, GaussianNoise, clip_to_spec, half_range
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import Nest, TrainingInfo
 from alf.utils import rng
@@ -38,7 +39,7 @@ class Td3Algorithm(DdpgAlgorithm):
         debug_summaries: bool = False,
         name: str = "Td3Algorithm",
         *,
-        exploration: ActionExploration | None = None,
+        exploration: Exploration | Mapping[str, Exploration] | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `DdpgAlgorithm`.
@@ -55,7 +56,7 @@ class Td3Algorithm(DdpgAlgorithm):
           target_policy_noise_clip: that noise is clipped to [-target_policy_noise_clip, target_policy_noise_clip].
           actor_optimizer: trains the actor.
           critic_optimizer: trains both critics; another object than `actor_optimizer`.
-          exploration: noise of acting, `GaussianNoise()` by default.
+          exploration: noise of acting, `GaussianNoise()` by default; one, or a mapping from the kind of action to one.
 
         Raises:
           ValueError: the optimisers are not two, the period is below 1, or as `DdpgAlgorithm`.

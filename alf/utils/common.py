@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from alf.data_structures import Nest, StepType
+from alf.utils import nest_utils
 from alf.utils.target_updater import get_target_updater as get_target_updater
 
 _global_env = threading.local()
@@ -96,10 +97,23 @@ def get_env() -> Any:
 
 
 def field_of(nest: Nest, path: str | None) -> Nest:
-    """What is at a dotted path of a nest of dicts and named tuples; all of it without a path."""
+    """What is at a dotted path of a nest of dicts and named tuples; all of it without a path.
+
+    Raises:
+      ValueError: there is nothing at the path.
+    """
     for name in path.split(".") if path else []:
+        _check_field(nest, name)
         nest = nest[name] if isinstance(nest, dict) else getattr(nest, name)
     return nest
+
+
+def _check_field(nest: Nest, name: str) -> None:
+    """Raises ValueError where a nest has no part `name`."""
+    names = list(nest) if isinstance(nest, dict) else list(nest._fields) if nest_utils.is_namedtuple(nest) else []
+    if name not in names:
+        there = f"only {names}" if names else "which has no parts"
+        raise ValueError(f"There is no field {name!r} in an observation, {there}: correct the name.")
 
 
 @gin.configurable(module="alf.utils.common")
@@ -136,10 +150,15 @@ def cast_transformer(observation: Nest, dtype: tf.DType = tf.float32) -> Nest:
 
 
 def transform_observation(observation: Nest, field: str | None, func: Callable[[tf.Tensor], tf.Tensor]) -> Nest:
-    """Applies `func` to the leaf at the dotted path `field` of a nested observation, or to all of a plain one."""
+    """Applies `func` to the leaf at the dotted path `field` of a nested observation, or to all of a plain one.
+
+    Raises:
+      ValueError: there is nothing at the path.
+    """
     if not field:
         return func(observation)
     name, _, rest = field.partition(".")
+    _check_field(observation, name)
     if isinstance(observation, dict):
         return {k: transform_observation(v, rest, func) if k == name else v for k, v in observation.items()}
     return observation._replace(**{name: transform_observation(getattr(observation, name), rest, func)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.exploration import (
+    ActionExploration,
     Boltzmann,
     EpsilonGreedy,
     GaussianNoise,
     LinearSchedule,
     OUNoise,
+    ValueExploration,
     exploration_for,
 )
 from alf.drivers.policy_driver import PolicyDriver
@@ -97,10 +100,45 @@ def test_a_schedule_of_another_unit_is_an_error() -> None:
 def test_the_exploration_of_a_kind_of_action() -> None:
     discrete = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
     both = {"discrete": EpsilonGreedy(), "continuous": OUNoise()}
-    assert exploration_for(discrete, both) is both["discrete"]
-    assert exploration_for(BOX, both) is both["continuous"]
+    assert exploration_for(discrete, both, ValueExploration, "a") is both["discrete"]
+    assert exploration_for(BOX, both, ActionExploration, "a") is both["continuous"]
     with pytest.raises(ValueError, match=r"continuous actions, only for \['discrete'\]"):
-        exploration_for(BOX, {"discrete": EpsilonGreedy()})
+        exploration_for(BOX, {"discrete": EpsilonGreedy()}, ActionExploration, "a")
+
+
+@pytest.mark.parametrize("name", ["dqn", "ddpg", "td3", "sarsa"])
+def test_algorithms_take_the_exploration_of_their_kind_and_no_other(name: str) -> None:
+    kind = ActionType.Discrete if name == "dqn" else ActionType.Continuous
+    env = PolicyUnittestEnv(2, 5, action_type=kind)
+    both = {"discrete": Boltzmann(), "continuous": GaussianNoise()}
+    algorithm = make(name, *specs_of(env), exploration=both)
+    assert algorithm._exploration is both["discrete" if name == "dqn" else "continuous"]
+    with pytest.raises(ValueError, match=r"explores (by values|around) .* not by (GaussianNoise|Boltzmann)\."):
+        make(name, *specs_of(env), exploration=GaussianNoise() if name == "dqn" else Boltzmann())
+
+
+@pytest.mark.parametrize("value", [1, 0])
+def test_whole_numbers_are_strengths_too(value: int) -> None:
+    """Reported among floats, whatever was written."""
+    assert tf.convert_to_tensor(EpsilonGreedy(value).strength()).dtype == tf.float32
+    assert tf.convert_to_tensor(OUNoise(value).strength()).dtype == tf.float32
+    assert tf.convert_to_tensor(GaussianNoise(LinearSchedule(1, 0, 5)).strength()).dtype == tf.float32
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: EpsilonGreedy(1.5), "EpsilonGreedy: epsilon must be at least 0 and at most 1.* got 1.5"),
+        (lambda: EpsilonGreedy(LinearSchedule(2.0, 0.1, 5)), "epsilon must .* got 2.0"),
+        (lambda: Boltzmann(0.0), "temperature must be above 0.* got 0.0"),
+        (lambda: Boltzmann(LinearSchedule(1.0, 0.0, 5)), "also at the end of a schedule; got 0.0"),
+        (lambda: GaussianNoise(-0.1), "noise_stddev must be at least 0.* got -0.1"),
+        (lambda: OUNoise(float("nan")), "ou_stddev must .* got nan"),
+    ],
+)
+def test_strengths_that_mean_nothing_are_refused(wrong: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        wrong()
 
 
 def _dqn(schedule: LinearSchedule, seed: int = 0) -> tuple[PolicyUnittestEnv, object]:

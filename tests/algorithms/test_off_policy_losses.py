@@ -13,6 +13,7 @@ from tf_agents.specs import tensor_spec
 from alf.algorithms.critic_algorithm import NetworkStates
 from alf.algorithms.ddpg_algorithm import DdpgInfo
 from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.sarsa_algorithm import SarsaInfo
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType, TrainingInfo
 from alf.utils import rng
@@ -185,7 +186,7 @@ def test_dqn_loss_and_gradient(double: bool, n: int) -> None:
 @pytest.mark.parametrize("n", STEPS)
 def test_categorical_dqn_loss_and_gradient(n: int) -> None:
     exp = experience(CHOICE)
-    algorithm = make("c51", OBS, CHOICE, GAMMA, layers=None, n_step=n, min_q_value=-1.0, max_q_value=2.0)
+    algorithm = make("c51", OBS, CHOICE, GAMMA, layers=None, n_step=n, min_q_value=-1, max_q_value=2)
     randomize(algorithm)
     obs = exp.observation.numpy().astype(np.float64)
     atoms = np.linspace(-1.0, 2.0, 21)
@@ -310,6 +311,27 @@ def test_sarsa_judges_by_the_action_that_was_taken_next() -> None:
     np.testing.assert_array_equal(noted[:, :-1], batch.action.numpy()[:, 1:-1])
     own = _actor(algorithm._actor_network, batch.observation.numpy()[:, -1].astype(np.float64))
     np.testing.assert_allclose(noted[:, -1], own, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", STEPS)
+def test_sarsa_supposes_the_action_of_the_row_that_it_looks_at(n: int) -> None:
+    exp, algorithm = experience(BOX), make("sarsa", OBS, BOX, GAMMA, layers=None)
+    number = tf.reshape(tf.range(T * B, dtype=tf.float32), [T, B, 1])
+    following = tf.concat([number[1:], -tf.ones([1, B, 1])], 0)
+    info = TrainingInfo(
+        action=number,
+        step_type=exp.step_type,
+        reward=exp.reward,
+        discount=exp.discount,
+        rollout_info=SarsaInfo(next_action=following),
+    )
+    found = tf.reshape(algorithm.next_action(info, Transitions(info, n)), [T - n, B]).numpy()
+    step_type = exp.step_type.numpy()
+    for t, b in np.ndindex(T - n, B):
+        row = t + 1
+        while row < t + n and step_type[row, b] != StepType.LAST:
+            row += 1
+        assert found[t, b] == row * B + b
 
 
 # ---- SAC ----

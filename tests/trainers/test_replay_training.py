@@ -82,6 +82,21 @@ def test_whole_batches_stay_with_one_time_and_what_is_not_cleared_is_kept(small_
 
 
 @TRAINERS
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mini_batch_size": None}, "mini_batch_size=None and mini_batch_length=2: set them"),
+        ({"burn_in_length": 5}, "burn_in_length=5 is for recurrent networks"),
+    ],
+)
+def test_sizes_that_cannot_work_are_said_before_much_is_collected(trainer_class, replay_config, wrong, said):
+    trainer = replay_config(trainer_class, initial_collect_steps=20_000, **wrong).create_trainer()
+    with pytest.raises(ValueError, match=said):
+        trainer.train()
+    assert trainer.algorithm.exp_replayer.total_steps < 1000
+
+
+@TRAINERS
 def test_initial_steps_come_first_and_no_update_without_a_minibatch(trainer_class, replay_config):
     config = replay_config(trainer_class, initial_collect_steps=100, num_iterations=2, unroll_length=1)
     trainer = config.create_trainer()

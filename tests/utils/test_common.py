@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from alf.algorithms.curiosity import Transition
 from alf.data_structures import PolicyStep
+from alf.utils import common
 from alf.utils.common import packer
 
 
@@ -31,3 +33,19 @@ def test_a_packer_does_what_tensorflow_does(structure: Any) -> None:
     given = packer(structure)(flat)
     assert given == expected
     assert type(given) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("observation", "field", "said"),
+    [
+        ({"image": tf.zeros([1]), "speed": tf.zeros([1])}, "imgae", r"no field 'imgae' .*only \['image', 'speed'\]"),
+        ({"seen": {"image": tf.zeros([1])}}, "seen.imgae", r"'imgae' .*only \['image'\]"),
+        (Transition(observation=tf.zeros([1])), "imgae", r"'imgae' .*only \['observation'"),
+        (tf.zeros([1]), "image", "'image' in an observation, which has no parts"),
+    ],
+)
+def test_a_field_that_is_not_there_is_said(observation: Any, field: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        common.field_of(observation, field)
+    with pytest.raises(ValueError, match=said):
+        common.transform_observation(observation, field, tf.identity)
