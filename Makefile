@@ -82,10 +82,10 @@ chaos: KILLS = 30
 chaos: $(DEV)/.made  ## kill -9 of workers, evaluator, nodes and learner on an emulated cluster, 30 times; a quarter of an hour
 	ALF_CHAOS_KILLS=$(KILLS) $(DEV)/bin/python -m pytest -s tests/distributed/test_chaos.py $(PYTEST_FLAGS)
 
-examples: $(DEV)/.made  ## every example in full, with the return it must reach
+examples: $(DEV)/.made  ## every example that states a return, in full
 	$(DEV)/bin/python -m benchmarks.examples
 
-benchmarks: $(DEV)/.made  ## all benchmarks; results go to benchmarks/results
+benchmarks: $(DEV)/.made  ## all benchmarks but that of learning; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.startup
 	$(DEV)/bin/python -m benchmarks.queues
 	$(DEV)/bin/python -m benchmarks.unroll

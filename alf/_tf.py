@@ -29,7 +29,7 @@ def _tensorflow_version() -> tuple[int, int]:
         except importlib.metadata.PackageNotFoundError:
             continue
     raise ImportError(
-        "alf needs TensorFlow and found none: install it with `pip install alf` or `pip install tensorflow`."
+        "alf needs TensorFlow and found none: install alf from its source folder, `pip install .`, which brings it."
     )
 
 

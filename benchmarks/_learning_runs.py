@@ -123,10 +123,14 @@ def _alf(task: Task, seed: int) -> dict[str, Any]:
         ]
         _command(evaluate)
         points = _events.scalars(pathlib.Path(root))
+        steps = int(points["Driver/env_steps"][-1].value)
+        # A run that is told to stop ends as any other does.
+        if steps < task.steps:
+            raise RuntimeError(f"{task.example} stopped after {steps} of {task.steps} steps: it does not count.")
         returns = json.loads(pathlib.Path(output).read_text())["results"]["deterministic"]["returns"]
     curve = points["Metrics_vs_EnvironmentSteps/AverageReturn"]
     return {
-        "steps": int(points["Driver/env_steps"][-1].value),
+        "steps": steps,
         "seconds": seconds,
         "returns": returns,
         "curve": [(p.step, p.value) for p in curve],

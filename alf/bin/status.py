@@ -3,7 +3,8 @@
     python -m alf.bin.status --root_dir=runs/cart_pole
     python -m alf.bin.status --root_dir=runs/cart_pole --json
 
-Reads the run's files only, in a fraction of a second, also while training goes on. Exit code 2: there is no such run.
+Reads the run's files only, in a fraction of a second, also while training goes on. Exit code 2: there is
+no such directory, or no run in it, which --json tells as its "state" instead.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from typing import Any
 
 from absl import logging
 
+from alf._extras import how_to_install
+
 LOCAL = (None, "local")
 
 _REACH_TIMEOUT_SECS = 5.0
@@ -49,7 +51,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise ImportError(f"Remote workers need Ray ({error}): pip install 'alf[distributed]'.") from error
+        raise ImportError(f"Remote workers need Ray ({error}): {how_to_install('distributed')}") from error
 
 
 def connect(ray: Any, address: str | None) -> None:

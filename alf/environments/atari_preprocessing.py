@@ -8,6 +8,7 @@ import gin
 import gymnasium
 from gymnasium.wrappers import AtariPreprocessing
 
+from alf._extras import how_to_install
 from alf.environments.spaces import FRAMES_PER_STEP
 
 
@@ -16,7 +17,7 @@ def import_cv2(user: str) -> Any:
     try:
         import cv2
     except ImportError as error:
-        raise ImportError(f'{user} needs OpenCV: pip install "alf[atari]".') from error
+        raise ImportError(f"{user} needs OpenCV: {how_to_install('atari')}") from error
     return cv2
 
 

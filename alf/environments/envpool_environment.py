@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from alf._extras import how_to_install
 from alf.environments.gymnasium_environment import RawStep, VectorEnvironment
 
 # An entry of the configuration that EnvPool's Atari games have, and no other task.
@@ -79,7 +80,7 @@ def make_envpool(name: str, batch_size: int, seeds: Sequence[int], **kwargs: Any
     try:
         import envpool
     except ImportError as error:
-        raise ImportError('vectorization="envpool" needs EnvPool: pip install "alf[envpool]".') from error
+        raise ImportError(f'vectorization="envpool" needs EnvPool: {how_to_install("envpool")}') from error
     if name not in envpool.list_all_envs():
         raise ValueError(f"EnvPool has no task {name!r}: see envpool.list_all_envs(), or choose another vectorization.")
     return EnvPoolEnvironment(envpool.make(name, env_type="gymnasium", num_envs=batch_size, seed=list(seeds), **kwargs))

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from alf._extras import how_to_install
+
 
 class _Package(NamedTuple):
     """A package whose import registers the ids that match a pattern, for certain or perhaps, and what installs it."""
@@ -20,11 +22,11 @@ class _Package(NamedTuple):
 
 
 _PACKAGES = (
-    _Package(r"ALE/|\w+(NoFrameskip|Deterministic)-v\d+$|\w+-ram-v\d+$", "ale_py", "alf[atari]"),
-    _Package(r"(MiniGrid|BabyAI)-", "minigrid", "alf[minigrid]"),
-    _Package(r"\w+BulletEnv-", "pybullet_envs_gymnasium", "pybullet_envs_gymnasium"),
+    _Package(r"ALE/|\w+(NoFrameskip|Deterministic)-v\d+$|\w+-ram-v\d+$", "ale_py", how_to_install("atari")),
+    _Package(r"(MiniGrid|BabyAI)-", "minigrid", how_to_install("minigrid")),
+    _Package(r"\w+BulletEnv-", "pybullet_envs_gymnasium", "pip install pybullet_envs_gymnasium."),
     # Such as Breakout-v4; most ids of this form are others'.
-    _Package(r"[A-Z]\w+-v[04]$", "ale_py", "alf[atari]", certain=False),
+    _Package(r"[A-Z]\w+-v[04]$", "ale_py", how_to_install("atari"), certain=False),
 )
 _EXTRAS = {"ale_py": "atari", "box2d": "box2d", "mujoco": "mujoco"}
 
@@ -65,11 +67,14 @@ def _explain(name: str, error: Exception) -> str:
         return f"Gymnasium has no {name!r} any more: use {newer}."
     if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
         extra = next((extra for word, extra in _EXTRAS.items() if word in str(error).lower()), None)
-        how = f' pip install "alf[{extra}]".' if extra else ""
-        return f"{name!r} needs a package that is not installed:{how} ({error})"
+        how = f": {how_to_install(extra)}" if extra else "."
+        return f"{name!r} needs a package that is not installed ({error}){how}"
     package = _package(name)
     if package is not None and package.certain and not importlib.util.find_spec(package.module):
-        return f'{name!r} needs a package that is not installed: pip install "{package.install}".'
+        return f"{name!r} needs a package that is not installed: {package.install}"
+    module, colon, _ = name.partition(":")
+    if colon and isinstance(error, gymnasium.error.Error):
+        return f"{module} has no function of this name, and registers no such environment: {name!r}. ({error})"
     if isinstance(error, gymnasium.error.UnregisteredEnv):
         return (
             f"Gymnasium knows no environment {name!r}: check the spelling, or write 'module:{name}' to import the module "
@@ -80,7 +85,10 @@ def _explain(name: str, error: Exception) -> str:
 
 def _newer(name: str) -> str | None:
     """The ids that took the place of an id: of the same name the newest, and that of today's Atari games."""
-    namespace, base, version = gymnasium.envs.registration.parse_env_id(name.rpartition(":")[2])
+    try:
+        namespace, base, version = gymnasium.envs.registration.parse_env_id(name.rpartition(":")[2])
+    except gymnasium.error.Error:
+        return None
     game = f"ALE/{re.sub('(NoFrameskip|Deterministic|-ram)+$', '', base)}-v5"
     same = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, base)]
     newest = max(same, key=lambda spec: spec.version or 0).id if same else None

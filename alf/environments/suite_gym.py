@@ -55,7 +55,12 @@ def load(
 
     Returns:
       What `create_environment` calls with a batch size and a seed.
+
+    Raises:
+      ValueError: `max_episode_steps` is below 0.
     """
+    if max_episode_steps is not None and max_episode_steps < 0:
+        raise ValueError(f"max_episode_steps={max_episode_steps} must be at least 0, which lifts the limit.")
     if render_mode is not None:
         env_kwargs["render_mode"] = render_mode
     user_make = _user_callable(environment_name)

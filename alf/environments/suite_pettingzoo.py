@@ -1,4 +1,4 @@
-"""PettingZoo's environments, parallel ones and those of turns; needs the package, `pip install "alf[multiagent]"`."""
+"""PettingZoo's environments, parallel ones and those of turns; needs the extra `multiagent`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import gin
 
+from alf._extras import how_to_install
 from alf.environments import suite_agents
 from alf.environments.vectorization import EnvironmentLoader
 
-# Packages of environments, and what installs them.
-_INSTALL = {"pettingzoo": "alf[multiagent]", "mpe2": "alf[mpe]"}
+# Packages of environments, and the extras that bring them.
+_EXTRAS = {"pettingzoo": "multiagent", "mpe2": "mpe"}
 
 
 @gin.configurable(module="alf.environments.suite_pettingzoo")
@@ -47,8 +48,8 @@ def _module(name: str) -> Any:
                 f"{top} has no environment {name!r}: check the spelling and the version. ({error})"
             ) from error
         missing = missing.partition(".")[0]
-        how = _INSTALL.get(missing, missing)
-        raise ValueError(f'{name!r} needs a package that is not installed: pip install "{how}". ({error})') from error
+        how = how_to_install(_EXTRAS[missing]) if missing in _EXTRAS else f"pip install {missing}."
+        raise ValueError(f"{name!r} needs a package that is not installed ({error}): {how}") from error
 
 
 def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:

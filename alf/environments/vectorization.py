@@ -80,9 +80,11 @@ class EnvironmentLoader:
                 raise ValueError('vectorization="envpool" needs the id of an EnvPool task; got a callable.')
             return self.make_envpool(size, seeds)
         if kind == "vector_entry_point" and self.make_vector is None:
+            # Where it is not there at all, that is what there is to be said.
+            _call(self.make, size, seeds[0]).close()
             raise ValueError(
-                "This environment has no numpy-vectorised form (or wrappers that it cannot take): use "
-                'vectorization="sync" or "async".'
+                "This environment has no numpy-vectorised form (or wrappers that it cannot take): leave "
+                'create_environment.vectorization out, or set it to "sync" or "async".'
             )
         if self.make_vector is not None and (kind == "vector_entry_point" or (kind == "auto" and size > 1)):
             return self.make_vector(size, seeds)

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from alf._extras import how_to_install
 from alf.export import verify
 from alf.export.graphs import Traced, Weights, trace
 from alf.export.policy import ExportablePolicy, ExportError, Tensors
@@ -31,8 +32,7 @@ def check_onnx() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ExportError(
-            f"An ONNX model needs {', '.join(missing)}: install the extra by `pip install 'alf[onnx]'`, or export "
-            "the SavedModel alone, which needs nothing more."
+            f"An ONNX model needs {', '.join(missing)}; a SavedModel alone needs nothing more: {how_to_install('onnx')}"
         )
 
 

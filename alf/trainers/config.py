@@ -259,7 +259,11 @@ class TrainerConfig:
             raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
 
     def _check_schedule(self, values: dict[str, Any]) -> None:
+        from alf.trainers.schedule import Schedule
+
         schedule, conditions = values["schedule"], values["stop_conditions"]
+        if not isinstance(schedule, Schedule | None):
+            raise ValueError(f"TrainerConfig.schedule={schedule!r} must be a schedule: write @Schedule().")
         if schedule is not None and not schedule.improve_steps and not conditions:
             raise ValueError(
                 "TrainerConfig.schedule has no improve_steps, so training would never end; set them, or stop_conditions."
@@ -282,6 +286,7 @@ _ANNOTATIONS = {
     p.name: p.annotation for p in inspect.signature(TrainerConfig.__init__).parameters.values() if p.name != "self"
 }
 _LEAST = {
+    "random_seed": 0,
     "num_iterations": 0,
     "num_env_steps": 0,
     "unroll_length": 1,

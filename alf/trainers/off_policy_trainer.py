@@ -9,6 +9,8 @@ from typing import Any
 
 import gin
 
+from alf.algorithms import minibatch
+from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import MemoryUse
 from alf.data_structures import ActionTimeStep, Nest
 from alf.distributed.environment_pool import EnvironmentPool
@@ -39,6 +41,16 @@ class OffPolicyTrainer(Trainer):
         config = self._config
         once = config.whole_replay_buffer_training and config.clear_replay_buffer
         self.algorithm.set_default_replayer("one_time" if once else "uniform")
+
+    def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
+        driver = super()._make_driver(envs)
+        config = self._config
+        self.algorithm.memory_uses(self._training())
+        # Behaviors have sizes of their own, and streams of other lengths.
+        once = config.whole_replay_buffer_training and config.clear_replay_buffer
+        if once and self.algorithm.acts and not isinstance(self.algorithm, Behaviors):
+            minibatch.plan(1, config.unroll_length, 1, None, config.mini_batch_length)
+        return driver
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:
         """Calls `collect` once, and again until there is enough to learn from; returns the steps.

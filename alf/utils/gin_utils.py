@@ -26,6 +26,9 @@ _MARK = "alf-gin:"
 _OPEN: list[Path] = []
 _INCLUDE = re.compile(r"^(\s*include\s+)(['\"])(.+?)\2", re.MULTILINE)
 _UNKNOWN = re.compile(r"No configurable matching(?: reference)? '@?([^'()]+)(?:\(\))?'")
+_NO_VALUE = re.compile(r"malformed node or string.*Failed to parse token '([^']+)' (\(.*line \d+\))", re.DOTALL)
+_NO_MACRO = re.compile(r"No bindings specified for '([^']+)/gin\.macro'")
+_IN_BINDING = re.compile(r"\(line \d+\)$")
 _NO_MODULE = re.compile(r"No module named '([^']+)'")
 _NO_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't (?:have a parameter named|include kwarg) '([^']+)'")
 
@@ -251,8 +254,18 @@ def _hint(message: str) -> str:
     return ""
 
 
-def _with_hint(message: str) -> str:
-    """The message with what to do about it, before gin's lines on where it happened."""
+def _with_hint(message: str, source: str) -> str:
+    """The message with what to do about it, before gin's lines on where it happened; in other words where gin's say little."""
+    if match := _NO_VALUE.search(message):
+        word, where = match.groups()
+        return (
+            f"{word} is no value, in {source} {where}: text needs quotes ('{word}', and on a command line others around all "
+            f"of it), a function or a class is @{word}, truth values are True and False, nothing is None."
+        )
+    if match := _NO_MACRO.search(message):
+        return f"%{match[1]} is used and never bound: write `{match[1]} = ...` in a gin file or a --gin_param."
+    if _IN_BINDING.search(message):
+        return f"{source} cannot be read as a binding, NAME.PARAMETER = VALUE: {message}"
     hint = _hint(message)
     first, newline, where = message.partition("\n")
     return f"{first.rstrip('.')}.{hint}{newline}{where}" if hint else message
@@ -268,4 +281,4 @@ def _readable_errors(source: str) -> Iterator[None]:
         raise GinConfigError(f"A bracket or a string in {source} is opened and never closed: {e.args[0]}.") from e
     except (ValueError, LookupError, SyntaxError, RuntimeError, ImportError, OSError, AttributeError, TypeError) as e:
         message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
-        raise GinConfigError(_with_hint(message.strip() or f"{type(e).__name__} in {source}")) from e
+        raise GinConfigError(_with_hint(message.strip() or f"{type(e).__name__} in {source}", source)) from e

@@ -16,6 +16,7 @@ from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.exploration import OUNoise
 from alf.algorithms.exporting import exportable
 from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.algorithms.td3_algorithm import Td3Algorithm
 from alf.data_structures import ActionTimeStep, StepType
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
@@ -254,3 +255,14 @@ def test_an_exported_policy_knows_nothing_of_the_noise() -> None:
     policy = exportable(make("ddpg", *specs_of(environment("ddpg"))))
     assert policy.state == ()
     assert set(policy.functions) == {"action"}
+
+
+def test_sac_says_which_critic_its_actions_need() -> None:
+    """Before anything is collected, by the structure of what the critic takes."""
+    continuous, discrete = specs_of(environment("sac")), specs_of(environment("discrete_sac"))
+    actor = make("sac", *continuous)._actor_network
+    critic = make("discrete_sac", *discrete)._critic_networks[0]
+    with pytest.raises(
+        ValueError, match=r"with continuous actions needs a critic of \(observation, action.*got QNetwork"
+    ):
+        SacAlgorithm(*continuous, actor, critic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import pathlib
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,6 +207,32 @@ def test_a_row_tells_its_seeds_and_an_interval_where_there_are_several(
 ) -> None:
     row = _learning_report.row(TASK, [_record(system, seed, 5.0) for system, seed in runs])
     assert (row["seeds"], row["alf"], row["difference"]) == (seeds, ours, difference)
+
+
+@pytest.mark.parametrize("name", _learning_tasks.TASKS)
+def test_no_run_that_is_kept_stopped_early(name: str) -> None:
+    task = _learning_tasks.TASKS[name]
+    assert all(run["steps"] >= task.steps for run in _learning_runs.recorded(name, task))
+
+
+def test_a_run_that_was_told_to_stop_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends as any other, with its files and exit code 0."""
+
+    def stopped(arguments: list[str]) -> None:
+        root = next(a.partition("=")[2] for a in arguments if a.startswith("--root_dir"))
+        if arguments[0] == "alf.bin.train":
+            pathlib.Path(root, "train").mkdir(parents=True)
+            writer = tf.summary.create_file_writer(f"{root}/train")
+            with writer.as_default():
+                tf.summary.scalar("Driver/env_steps", 13_272.0, step=1)
+            writer.close()
+        else:
+            output = next(a.partition("=")[2] for a in arguments if a.startswith("--output"))
+            pathlib.Path(output).write_text(json.dumps({"results": {"deterministic": {"returns": [1.0]}}}))
+
+    monkeypatch.setattr(_learning_runs, "_command", stopped)
+    with pytest.raises(RuntimeError, match="td3_pendulum stopped after 13272 of 20000 steps"):
+        _learning_runs.run(_learning_tasks.TASKS["pendulum_td3"], "alf", 0, None)
 
 
 def test_the_page_shows_the_runs_that_are_kept() -> None:

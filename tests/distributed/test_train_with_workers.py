@@ -88,7 +88,7 @@ def test_without_ray_one_sentence_says_what_to_install(tmp_path, logged, monkeyp
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run_here(train.main, f"--root_dir={tmp_path}", "--num_workers=2", *SETTINGS) == 2
     assert logged[-1].startswith("TrainerConfig.num_workers=2: Remote workers need Ray")
-    assert "pip install 'alf[distributed]'" in logged[-1]
+    assert 'pip install ".[distributed]"' in logged[-1]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:{port}", "nowhere"])

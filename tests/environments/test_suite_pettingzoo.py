@@ -80,8 +80,8 @@ def test_an_environment_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "install"),
     [
-        ("pettingzoo", "pettingzoo.classic.rps_v2", "alf[multiagent]"),
-        ("pettingzoo", "mpe2.simple_spread_v3", "alf[multiagent]"),
+        ("pettingzoo", "pettingzoo.classic.rps_v2", ".[multiagent]"),
+        ("pettingzoo", "mpe2.simple_spread_v3", ".[multiagent]"),
     ],
 )
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, module: str, name: str, install: str) -> None:
@@ -97,5 +97,5 @@ def test_a_missing_package_of_environments_is_named(monkeypatch: pytest.MonkeyPa
             raise ModuleNotFoundError("No module named 'mpe2'", name="mpe2")
 
     monkeypatch.setattr(importlib, "import_module", find)
-    with pytest.raises(ValueError, match=r'pip install "alf\[mpe\]"'):
+    with pytest.raises(ValueError, match=r'pip install "\.\[mpe\]"'):
         suite_pettingzoo.load("mpe2.simple_spread_v3")

@@ -58,5 +58,5 @@ def test_a_missing_bullet_is_named(name: str) -> None:
     if importlib.util.find_spec("pybullet_envs_gymnasium"):
         pytest.skip("pybullet_envs_gymnasium is installed")
     _parse(name)
-    with pytest.raises(ValueError, match=r"'HumanoidBulletEnv-v0' needs .*pip install .pybullet_envs_gymnasium"):
+    with pytest.raises(ValueError, match=r"'HumanoidBulletEnv-v0' needs .*pip install pybullet_envs_gymnasium"):
         create_environment()

@@ -87,13 +87,14 @@ def test_whole_batches_stay_with_one_time_and_what_is_not_cleared_is_kept(small_
     [
         ({"mini_batch_size": None}, "mini_batch_size=None and mini_batch_length=2: set them"),
         ({"burn_in_length": 5}, "burn_in_length=5 is for recurrent networks"),
+        ({"whole_replay_buffer_training": True, "unroll_length": 5}, "mini_batch_length=2 does not divide the 5 steps"),
     ],
 )
-def test_sizes_that_cannot_work_are_said_before_much_is_collected(trainer_class, replay_config, wrong, said):
+def test_sizes_that_cannot_work_are_said_before_anything_is_collected(trainer_class, replay_config, wrong, said):
     trainer = replay_config(trainer_class, initial_collect_steps=20_000, **wrong).create_trainer()
     with pytest.raises(ValueError, match=said):
         trainer.train()
-    assert trainer.algorithm.exp_replayer.total_steps < 1000
+    assert not trainer.initialized, "what is wrong is the configuration"
 
 
 @TRAINERS
