@@ -72,7 +72,7 @@ def test_a_ray_of_ones_own_starts_and_leaves_nothing(monkeypatch: pytest.MonkeyP
 
 def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"Remote workers need Ray .*pip install 'alf\[distributed\]'"):
+    with pytest.raises(ImportError, match=r'Remote workers need Ray .*pip install "\.\[distributed\]"'):
         RayEngine()
 
 

@@ -82,6 +82,6 @@ def test_missing_packages_are_named_before_anything_is_written(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tf2onnx" else find(name))
-    with pytest.raises(ExportError, match=r"needs .*tf2onnx.*pip install 'alf\[onnx\]'"):
+    with pytest.raises(ExportError, match=r'needs .*tf2onnx.*pip install "\.\[onnx\]"'):
         export_policy(exportable(make("feed_forward")), str(tmp_path / "model"), onnx=True)
     assert not list(tmp_path.iterdir())
