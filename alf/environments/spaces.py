@@ -48,7 +48,7 @@ def observation_spec(space: spaces.Space) -> Nest:
     Raises:
       ValueError: the space is of a kind that has no fixed shape (Text, Graph, Sequence, OneOf) or is not known.
     """
-    return _spec(space, "observation", _box_observation_spec, _as_it_is)
+    return _spec(space, "observation", _box_observation_spec)
 
 
 def action_spec(space: spaces.Space) -> Nest:
@@ -66,7 +66,7 @@ def action_spec(space: spaces.Space) -> Nest:
     Raises:
       ValueError: as `observation_spec`.
     """
-    return _spec(space, "action", _box_action_spec, _from_zero)
+    return _spec(space, "action", _box_action_spec)
 
 
 def observation_converter(space: spaces.Space, single: bool = False) -> Callable[[Any], Nest]:
@@ -151,32 +151,22 @@ def _mapped(space: spaces.Space, leaf: Callable[[spaces.Space], Callable[[Any], 
     return leaf(space)
 
 
-def _as_it_is(start: Any) -> Any:
-    return start
-
-
-def _from_zero(start: Any) -> Any:
-    return np.zeros_like(start)
-
-
-def _spec(
-    space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], Nest], first: Callable[[Any], Any]
-) -> Nest:
-    """`first` makes of where a discrete space begins where its spec does."""
+def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], Nest]) -> Nest:
+    acts = box_spec is _box_action_spec
     if isinstance(space, spaces.Dict):
-        return {key: _spec(sub, f"{name}/{key}", box_spec, first) for key, sub in space.spaces.items()}
+        return {key: _spec(sub, f"{name}/{key}", box_spec) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_spec(sub, f"{name}/{i}", box_spec, first) for i, sub in enumerate(space.spaces))
+        return tuple(_spec(sub, f"{name}/{i}", box_spec) for i, sub in enumerate(space.spaces))
     if isinstance(space, spaces.Box):
         return box_spec(space, name)
     if isinstance(space, spaces.Discrete):
-        low = int(first(space.start))
+        low = 0 if acts else int(space.start)
         return array_spec.BoundedArraySpec((), np.int64, low, low + int(space.n) - 1, name)
     if isinstance(space, spaces.MultiDiscrete):
-        start = first(np.asarray(space.start, np.int64))
+        start = np.zeros(space.shape, np.int64) if acts else np.asarray(space.start, np.int64)
         return array_spec.BoundedArraySpec(space.shape, np.int64, start, start + space.nvec - 1, name)
     if isinstance(space, spaces.MultiBinary):
-        dtype = np.int64 if box_spec is _box_action_spec else np.int8
+        dtype = np.int64 if acts else np.int8
         return array_spec.BoundedArraySpec(space.shape, dtype, 0, 1, name)
     raise ValueError(
         f"The {name} space is a {type(space).__name__}, which alf cannot turn into arrays of one shape: use Box, "
