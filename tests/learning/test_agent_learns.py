@@ -64,15 +64,16 @@ AGENTS: dict[str, Any] = {
             "intrinsic_reward_coef": 0.02,
         },
     ),
-    "ac_icm_entropy_target": (
+    "ac_icm": (
         AC_SIZES,
         lambda obs, act: {
             "rl_algorithm_cls": _ac(),
             "intrinsic_curiosity_module": ICMAlgorithm(act, obs, hidden_size=16),
             "intrinsic_reward_coef": 0.02,
-            "enforce_entropy_target": True,
         },
     ),
+    # A controlled bonus beside an actor-critic without a ratio tears the found policy down now and then.
+    "ppo_entropy_target": (PPO_SIZES, lambda obs, act: {"rl_algorithm_cls": _ppo(), "enforce_entropy_target": True}),
     "ppo_rnd": (
         PPO_SIZES,
         lambda obs, act: {
