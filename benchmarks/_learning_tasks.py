@@ -84,8 +84,8 @@ TASKS: dict[str, Task] = {
         title="CartPole-v1, PPO",
         steps=100_000,
         example="ppo_cart_pole",
-        # The learning rate reaches 0 with the run: 49 iterations of 16 gradient steps.
-        params=("PolynomialDecay.decay_steps=784",),
+        # The learning rate reaches 0 with the run: 49 iterations of 32 gradient steps.
+        params=("PolynomialDecay.decay_steps=1568",),
         peer={"algorithm": "PPO", "environment": "CartPole-v1", "n_envs": 8, "n_steps": 32, "batch_size": 256}
         | {"gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
         | {"learning_rate": "linear 0.001", "clip_range": "linear 0.2"},
