@@ -146,6 +146,8 @@ class _Priorities:
         self.highest = tf.Variable(1.0, dtype=tf.float64, trainable=False)
         self._max_length = max_length
         self._length: int | None = None
+        # Weights came from elsewhere, where other rows may have begun sequences.
+        self._loaded = False
         # Of each stream, the steps that are known to be overwritten or new, and the starts that have a priority.
         self._seen = np.zeros(num_streams, np.int64)
         self._begun = np.zeros(num_streams, np.int64)
@@ -176,6 +178,10 @@ class _Priorities:
         bare = _rows(streams, index.oldest, np.minimum(index.history, count - index.oldest), size)
         written = np.concatenate([written, bare])
         stream, last = starts[:, 0], starts[:, 1] + starts[:, 2]
+        if self._loaded:
+            begun = _rows(stream, starts[:, 1], starts[:, 2], size)
+            written = np.setdiff1d(np.arange(len(count) * size), begun)
+            self._loaded = False
         first = np.maximum(starts[:, 1], self._begun[stream])
         new = _rows(stream, first, np.maximum(last - first, 0), size)
         np.maximum.at(self._begun, stream, last)
@@ -207,6 +213,7 @@ class _Priorities:
         self._seen[:], self._begun[:] = state["seen"], state["begun"]
         self.highest.assign(state["highest"])
         self._length = int(state["length"]) or None
+        self._loaded = True
 
 
 def _rows(streams: np.ndarray, first: np.ndarray, sizes: np.ndarray, max_length: int) -> np.ndarray:

@@ -111,3 +111,45 @@ def test_damage_is_found(damage: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(ReplayFilesError, match="cannot be read"):
         load_replay(copy, str(tmp_path))
     assert copy.total_steps == 0
+
+
+def beginnings(replayer: PrioritizedReplay) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """Streams and steps where sequences of two begin, and the rows that have a priority."""
+    replayer.view(2)
+    index = replayer.buffer.index
+    begun = {(s, n) for s, first, size in index.starts(2) for n in range(first, first + size)}
+    rows = np.arange(index.num_streams * index.max_length)
+    weights = replayer.priorities.tree.get(tf.constant(rows)).numpy()
+    return {(s, n % index.max_length) for s, n in begun}, {
+        (r // index.max_length, r % index.max_length) for r in rows[weights > 0]
+    }
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 198, 200, 254, 283, 338])
+def test_in_a_memory_of_another_size_priorities_are_where_sequences_begin(seed: int, tmp_path: pathlib.Path) -> None:
+    draw = np.random.default_rng(seed)
+    sizes = draw.integers(7, 20, 2)
+    replayers = [make(PrioritizedReplay, int(size)) for size in sizes]
+    for replayer in replayers:
+        # As with stacks of three frames.
+        replayer.buffer.index.history = 2
+    number = np.zeros(2, np.int64)
+
+    def observe(replayer: PrioritizedReplay) -> None:
+        for stream in draw.permutation(2)[: draw.integers(1, 3)]:
+            number[stream] += 7 * draw.integers(0, 2)
+            length = int(draw.integers(1, 4))
+            replayer.observe(segments(np.array([[stream]]), number[[[stream]]], length))
+            number[stream] += length
+
+    for replayer in replayers:
+        if replayer is replayers[1]:
+            save_replay(replayers[0], str(tmp_path))
+            load_replay(replayer, str(tmp_path))
+            begun, weighted = beginnings(replayer)
+            assert weighted == begun
+        for _ in range(draw.integers(3, 15)):
+            observe(replayer)
+            if draw.random() < 0.6:
+                begun, weighted = beginnings(replayer)
+                assert weighted == begun
