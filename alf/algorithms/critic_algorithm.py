@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from alf.algorithms.exploration import Exploration
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.data_structures import Nest, TrainingInfo, namedtuple
@@ -204,6 +205,11 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         return states._replace(actor=actor_state)
 
     @property
+    def explorations(self) -> list[Exploration]:
+        """What explores when it acts to collect."""
+        return []
+
+    @property
     def n_step(self) -> int:
         """How many steps targets look ahead."""
         return self._critic_loss.n_step
@@ -216,14 +222,19 @@ class CriticAlgorithm(OffPolicyAlgorithm):
     def count_env_steps(self, steps: int) -> None:
         """See `RLAlgorithm.count_env_steps`."""
         self._env_steps.assign_add(steps)
+        if not self.exploration_stands:
+            for exploration in self.explorations:
+                exploration.advance("env_steps", steps)
 
     def target_mark(self) -> dict[str, tf.Tensor]:
         """For the loss to report: `target_update`, float32 [], 1 where the target networks move after this update, else 0."""
         return {"target_update": tf.cast(self._update_targets.due(), tf.float32)}
 
     def after_train(self, training_info: TrainingInfo) -> None:
-        """Moves the target networks."""
+        """Moves the target networks and the clocks of exploration."""
         self._update_targets()
+        for exploration in self.explorations:
+            exploration.advance("updates", 1)
 
 
 def critic_values(

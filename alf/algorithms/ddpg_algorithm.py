@@ -207,19 +207,16 @@ class DdpgAlgorithm(CriticAlgorithm):
             extra.update(self._parameter_noise.metrics())
         return critic_loss._replace(loss=critic_loss.loss + rows.as_now(actor_loss) * weights, extra=extra)
 
-    def count_env_steps(self, steps: int) -> None:
-        """See `RLAlgorithm.count_env_steps`."""
-        super().count_env_steps(steps)
-        for exploration in (self._exploration, self._parameter_noise):
-            if exploration is not None:
-                exploration.advance("env_steps", steps)
+    @property
+    def explorations(self) -> list[Exploration]:
+        """See `CriticAlgorithm.explorations`."""
+        return [self._exploration] if self._parameter_noise is None else [self._exploration, self._parameter_noise]
 
     def after_train(self, training_info: TrainingInfo) -> None:
-        """Moves the target networks and the exploration's clock."""
-        super().after_train(training_info)
-        self._exploration.advance("updates", 1)
+        """As in `CriticAlgorithm`, and shakes the weights that act anew where it is time."""
         if self._parameter_noise is not None:
             self._shake(self._parameter_noise, flat(training_info))
+        super().after_train(training_info)
 
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
         """Tells the parameter noise of an update on rows [T * B, ...]."""
@@ -230,4 +227,3 @@ class DdpgAlgorithm(CriticAlgorithm):
             return action_distance(one, other, half_range(self._action_spec))
 
         noise.after_update(self._actor_network, distance, lambda strength: strength)
-        noise.advance("updates", 1)

@@ -194,19 +194,16 @@ class DqnAlgorithm(CriticAlgorithm):
             control.update(self._parameter_noise.metrics())
         return loss._replace(extra={**loss.extra, **control, **self.target_mark()})
 
-    def count_env_steps(self, steps: int) -> None:
-        """See `RLAlgorithm.count_env_steps`."""
-        super().count_env_steps(steps)
-        for exploration in (self._exploration, self._parameter_noise):
-            if exploration is not None:
-                exploration.advance("env_steps", steps)
+    @property
+    def explorations(self) -> list[Exploration]:
+        """See `CriticAlgorithm.explorations`."""
+        return [self._exploration] if self._parameter_noise is None else [self._exploration, self._parameter_noise]
 
     def after_train(self, training_info: TrainingInfo) -> None:
-        """Moves the target network and the exploration's clock."""
-        super().after_train(training_info)
-        self._exploration.advance("updates", 1)
+        """As in `CriticAlgorithm`, and shakes the weights that act anew where it is time."""
         if self._parameter_noise is not None:
             self._shake(self._parameter_noise, flat(training_info))
+        super().after_train(training_info)
 
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
         """Tells the parameter noise of an update on rows [T * B, ...]."""
@@ -220,7 +217,6 @@ class DqnAlgorithm(CriticAlgorithm):
             return value_distance(*(self._masked_values(output, observation) for output in outputs))
 
         noise.after_update(self._q_network, distance, lambda epsilon: divergence_of_epsilon(epsilon, num_actions))
-        noise.advance("updates", 1)
 
 
 # The arguments of this name hide the function inside of the class.

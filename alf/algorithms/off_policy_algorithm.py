@@ -17,6 +17,7 @@ from alf.data_structures import Experience, LossInfo, Nest, StepType
 from alf.networks.calling import learning
 from alf.replay.creating import create_replayer
 from alf.replay.experience_replayer import ExperienceReplayer
+from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.sampling import View
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import nest_utils, rng
@@ -176,6 +177,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
             self.exp_observers.remove(held.replayer.observe)
             held.functions.clear()
         held.replayer = create_replayer(name, lambda: self.experience_spec, num_envs)
+        if isinstance(held.replayer, HindsightReplay):
+            held.replayer.set_reward_shaping(self.shape_reward)
         held.replayer_key = key
         self.add_experience_observer(held.replayer.observe)
 

@@ -10,7 +10,7 @@ from alf.algorithms.ppo_loss import PPOInfo, PPOLoss
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING
 from alf.data_structures import Experience, Nest
 from alf.utils import value_ops
-from alf.utils.common import reset_state_at_first
+from alf.utils.common import is_stateless, reset_state_at_first
 
 
 @gin.configurable(module="alf")
@@ -63,6 +63,11 @@ class PPOAlgorithm(ActorCriticAlgorithm):
 
     def _bootstrap_value(self, experience: Experience) -> tf.Tensor:
         time_step, state = experience.bootstrap.time_step, experience.bootstrap.state
+        if is_stateless(state) and not is_stateless(self._train_state_spec):
+            raise ValueError(
+                f"{self.name} has recurrent networks, and samples of a memory without recorded states do not tell what they "
+                "remember at the end of a sequence: set TrainerConfig.use_rollout_state = True."
+            )
         state = reset_state_at_first(state, time_step.step_type)
         return self.rollout(time_step, state, OFF_POLICY_TRAINING).info.value
 

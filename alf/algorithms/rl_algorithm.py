@@ -43,6 +43,7 @@ class _Recorded:
     specs: tuple[Nest, Nest] | None = None
     variables: list[tf.Variable] | None = None
     observers: list[Callable[[Experience], None]] = dataclasses.field(default_factory=list)
+    exploration_stands: bool = False
 
 
 def _check_numbering(action_spec: Nest) -> None:
@@ -350,6 +351,18 @@ class RLAlgorithm(Algorithm):
             exp = exp._replace(state=())
         for observer in self._recorded.observers:
             observer(exp)
+
+    @property
+    def exploration_stands(self) -> bool:
+        """Whether schedules of exploration stand still, as in heat-up."""
+        return self._recorded.exploration_stands
+
+    @exploration_stands.setter
+    def exploration_stands(self, flag: bool) -> None:
+        self._recorded.exploration_stands = flag
+        for child in self._children():
+            if isinstance(child, RLAlgorithm):
+                child.exploration_stands = flag
 
     def count_env_steps(self, steps: int) -> None:
         """Told of every `steps` environment steps observed; schedules and target networks may go by them."""

@@ -20,6 +20,7 @@ from alf.algorithms.one_step_loss import per_sequence
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, StepType
 from alf.export.policy import named
 from alf.utils import nest_utils, rng
+from alf.utils.action_masks import ActionMasks
 from alf.utils.common import add_outer_dims, is_stateless, zeros_from_spec
 
 _BUILD_BATCH = 2
@@ -144,6 +145,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         greedy = isinstance(policy, greedy_policy.GreedyPolicy)
         self._greedy_policy = policy if greedy else greedy_policy.GreedyPolicy(policy)
         self._collect_policy = self._agent.collect_policy
+        self._action_masks = ActionMasks(self._collect_policy.observation_and_action_constraint_splitter)
         self._noise: OUNoise | None = None
         if isinstance(self._collect_policy, ou_noise_policy.OUNoisePolicy):
             self._noise = OUNoise(self._collect_policy._ou_stddev, self._collect_policy._ou_damping)

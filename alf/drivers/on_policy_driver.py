@@ -16,7 +16,8 @@ from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 class OnPolicyDriver(SyncOffPolicyDriver):
     """Collects `train_interval` steps and trains on them once, in turns.
 
-    The loss re-runs the segment under the weights that acted, so its gradient is the on-policy gradient.
+    The loss re-runs the segment under the weights that acted and from the recurrent state before it, which is recorded
+    in any case, so its gradient is the on-policy gradient.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class OnPolicyDriver(SyncOffPolicyDriver):
           training: False only collects.
           train_interval: T, steps between two updates.
         """
+        algorithm.use_rollout_state = True
         super().__init__(
             env, algorithm, train_interval, "one_time", observers, metrics, random_seed=random_seed, stepping=stepping
         )

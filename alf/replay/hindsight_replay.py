@@ -75,8 +75,13 @@ class HindsightReplay(UniformReplay):
         if not 0.0 <= share <= 1.0 or horizon < 1:
             raise ValueError(f"HindsightReplay needs share in [0, 1] and horizon >= 1; got {share} and {horizon}.")
         self._reward_fn = reward_fn
+        self._shape_reward: Callable[[tf.Tensor], tf.Tensor] | None = None
         self._share = share
         self._horizon = horizon
+
+    def set_reward_shaping(self, shape_reward: Callable[[tf.Tensor], tf.Tensor]) -> None:
+        """Has new rewards [b * L] shaped as those that are held were before they came."""
+        self._shape_reward = shape_reward
 
     def sample(
         self, view: View, batch_size: int, mini_batch_length: int, seed: tf.Tensor, clock: tf.Tensor | int = 0
@@ -116,4 +121,6 @@ class HindsightReplay(UniformReplay):
         goal = tf.broadcast_to(goal, tf.shape(desired))
         observation["desired_goal"] = tf.where(broadcast_mask(rows, desired), goal, desired)
         reward: Any = tf.cast(self._reward_fn(observation["achieved_goal"], goal), exp.reward.dtype)
+        if self._shape_reward is not None:
+            reward = tf.reshape(self._shape_reward(tf.reshape(reward, [-1])), tf.shape(reward))
         return exp._replace(observation=observation, reward=tf.where(rows, reward, exp.reward))

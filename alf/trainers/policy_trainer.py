@@ -304,9 +304,12 @@ class Trainer(Improver):
         return driver
 
     def _phase_changed(self) -> None:
-        """Tells the environments of training, which stand still, or run ahead, while others are evaluated in."""
+        """Tells algorithm and environments of training, which stand still, or run ahead, while others are evaluated in."""
         phase = self.phase
-        for env in self._envs if phase is not Phase.TEST else ():
+        if phase is Phase.TEST or self._algorithm is None:
+            return
+        self._algorithm.exploration_stands = phase is Phase.HEATUP
+        for env in self._envs:
             env.enter_phase(phase.value)
 
     def _begin_new_streams(self) -> None:

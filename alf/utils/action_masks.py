@@ -115,6 +115,6 @@ def forbid(values: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
 
 
 def draw_allowed(allowed: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The number of an action of each row, int32 [B], with equal chances for all that `allowed`, bool [B, A], allows."""
-    logits = tf.where(allowed, 0.0, FORBIDDEN)
-    return tf.squeeze(tf.random.stateless_categorical(logits, 1, seed, dtype=tf.int32), -1)
+    """A number of an action each, int32 [...], with equal chances for all that `allowed`, bool [..., A], allows."""
+    rows = tf.reshape(tf.where(allowed, 0.0, FORBIDDEN), [-1, allowed.shape[-1]])
+    return tf.reshape(tf.random.stateless_categorical(rows, 1, seed, dtype=tf.int32), tf.shape(allowed)[:-1])

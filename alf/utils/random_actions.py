@@ -18,7 +18,8 @@ def random_actions(action_spec: Nest, rows: tf.Tensor, allowed: tf.Tensor | None
     Args:
       action_spec: nest of bounded specs of one action.
       rows: int32 [1], B.
-      allowed: bool [B, number of actions], where there is one discrete action of shape [] or [1] and some are forbidden.
+      allowed: bool [B, number of actions], or [B, K, number of actions] for an action of shape [K], where there is one
+        discrete action and some are forbidden.
     """
     if allowed is None:
         return tf.nest.map_structure(lambda spec: _sample(spec, rows), action_spec)

@@ -28,6 +28,7 @@ from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import MaskedUnittestEnv
 from alf.utils import dist_utils, rng
 from alf.utils.action_masks import FORBIDDEN, ActionMasks, split_mask
+from alf.utils.random_actions import random_actions
 from tests.algorithms.networks import feed_forward, recurrent, specs_of
 from tests.algorithms.off_policy import adam, make
 from tests.algorithms.test_off_policy_losses import (
@@ -278,6 +279,18 @@ def test_random_heat_up_takes_allowed_actions_only() -> None:
         driver.gather(at_random=True)  # the environment refuses any other
     finally:
         driver.stop()
+
+
+@pytest.mark.parametrize(("action", "mask"), [((), ()), ((1,), ()), ((1,), (1,)), ((2,), (2,))])
+def test_random_actions_of_every_shape_are_allowed_ones(action: tuple[int, ...], mask: tuple[int, ...]) -> None:
+    allowed = np.random.default_rng(0).integers(2, size=(300, *mask, 3)).astype(bool)
+    allowed[..., 1] |= ~allowed.any(-1)
+    spec = tensor_spec.BoundedTensorSpec(action, tf.int64, 0, 2)
+    with rng.scope(tf.constant([1, 2])):
+        drawn = random_actions(spec, tf.constant([300]), tf.constant(allowed)).numpy()
+    assert drawn.shape == (300, *action)
+    assert set(drawn.ravel()) == {0, 1, 2}
+    assert np.take_along_axis(allowed.reshape(300, -1, 3), drawn.reshape(300, -1, 1), -1).all()
 
 
 _SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("c51", "discrete_sac", "a2c", "rnn")]

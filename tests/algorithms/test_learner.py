@@ -14,6 +14,8 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, PolicyStep, StepType
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.on_policy_driver import OnPolicyDriver
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv, RNNPolicyUnittestEnv
 from alf.environments.testing import CountingEnvironment
 from alf.utils import rng
@@ -63,6 +65,19 @@ def test_recurrent_learning_without_recorded_states_is_not_on_policy() -> None:
     algorithm = ppo(memory_env(0), rnn=True, lr=0.05)
     algorithm.use_rollout_state = False
     assert max(m["approx_kl"] for m in run(memory_env, algorithm, 6)) > 1e-7
+
+
+def test_the_on_policy_driver_learns_from_the_states_that_acting_was_in() -> None:
+    tf.random.set_seed(0)
+    algorithm = ppo(memory_env(0), rnn=True, lr=0.05)
+    driver = OnPolicyDriver(memory_env(0), algorithm, train_interval=4, random_seed=3)
+    try:
+        for _ in range(6):
+            driver.run(1)
+            assert float(algorithm.last_train_metrics["approx_kl"]) == pytest.approx(0.0, abs=1e-7)
+            assert float(algorithm.last_train_metrics["clip_fraction"]) == 0.0
+    finally:
+        driver.stop()
 
 
 def test_recurrent_training_equals_a_step_by_step_loop_across_an_episode_border() -> None:
@@ -377,3 +392,14 @@ def test_recurrent_training_begins_with_the_state_before_the_first_step() -> Non
     metrics = algorithm.last_train_metrics
     assert float(metrics["first"]) == 1 + 4 + 10 + 40
     assert float(metrics["last"]) == 1 + 2
+
+
+def test_recurrent_ppo_on_samples_without_recorded_states_is_told_what_to_set() -> None:
+    algorithm = ppo(memory_env(0), rnn=True)
+    driver = SyncOffPolicyDriver(memory_env(0), algorithm, 8, exp_replayer="uniform", random_seed=0)
+    try:
+        driver.run()
+        with pytest.raises(ValueError, match=r"set TrainerConfig\.use_rollout_state = True"):
+            algorithm.train(1, 4, 4, whole_replay_buffer_training=False)
+    finally:
+        driver.stop()

@@ -23,12 +23,15 @@ from tf_agents.trajectories.trajectory import Trajectory
 
 from alf.algorithms.agent import Agent
 from alf.algorithms.exporting import exportable
+from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING
 from alf.algorithms.tf_agents_algorithm import TFAgentsAlgorithm
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
+from alf.utils import rng
+from alf.utils.action_masks import split_mask
 from tests.algorithms.networks import specs_of
 from tests.algorithms.off_policy import adam
 
@@ -354,6 +357,22 @@ def test_what_it_cannot_do_is_said_in_a_sentence() -> None:
         algorithm.set_learners(2)
     with pytest.raises(ValueError, match="numbered from 0"):
         wrapped("dqn", act=BoundedTensorSpec([], tf.int64, 1, 3))
+
+
+def test_masked_actions_are_not_taken_in_the_heat_up_either() -> None:
+    obs = {"mask": tf.TensorSpec([3], tf.int32), "rest": OBS}
+
+    def ctor(**kw: Any) -> Any:
+        q = QNetwork(OBS, CHOICE, fc_layer_params=(8,))
+        splitter = {"observation_and_action_constraint_splitter": split_mask}
+        return DqnAgent(q_network=q, optimizer=adam(1e-2), epsilon_greedy=1.0, **splitter, **kw)
+
+    algorithm = TFAgentsAlgorithm(obs, CHOICE, ctor)
+    seen = {"mask": tf.constant([[0, 1, 0]] * 50), "rest": tf.zeros([50, 3])}
+    rows = ActionTimeStep(tf.ones([50], tf.int32), tf.zeros([50]), tf.ones([50]), seen, tf.zeros([50], tf.int64), ())
+    with rng.scope(tf.constant([1, 2])):
+        assert set(algorithm.random_action(rows).numpy()) == {1}
+    assert set(algorithm.rollout(rows, (), OFF_POLICY_TRAINING).action.numpy()) == {1}
 
 
 def test_it_is_no_part_of_an_agent_of_alf() -> None:

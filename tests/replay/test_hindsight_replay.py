@@ -177,6 +177,24 @@ class BitFlip(BatchedEnvironment):
         )
 
 
+def test_new_rewards_are_shaped_as_the_others() -> None:
+    gin.bind_parameter("ReplayBuffer.max_length", 100)
+    env = BitFlip(16, 3, 0)
+    obs, act = specs_of(env)
+    layers = {"preprocessing_layers": {name: tf.keras.layers.Flatten() for name in obs}}
+    network = q_network.QNetwork(obs, act, **layers, preprocessing_combiner=tf.keras.layers.Concatenate())
+    algorithm = DqnAlgorithm(obs, act, network, OneStepTDLoss(0.9), reward_shaping_fn=lambda r: 0.25 * r)
+    driver = SyncOffPolicyDriver(env, algorithm, 8, exp_replayer="hindsight", random_seed=1)
+    try:
+        driver.run()
+        replayer: Any = algorithm.exp_replayer
+        drawn = replayer.sample(replayer.view(2), 200, 2, tf.constant([1, 2])).experience
+        # The first row's reward is of the action before it, and of any goal.
+        assert set(drawn.reward.numpy().ravel()) == {-0.25, 0.0}
+    finally:
+        driver.stop()
+
+
 BITS = 8
 
 

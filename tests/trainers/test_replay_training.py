@@ -8,10 +8,13 @@ import gin
 import numpy as np
 import pytest
 
+from alf.algorithms.exploration import LinearSchedule
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
+from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
+from tests.algorithms.off_policy import make as make_algorithm
 from tests.replay.q_learning import TinyQ
 
 pytestmark = pytest.mark.slow
@@ -41,6 +44,39 @@ def train(config):
     trainer = config.create_trainer()
     trainer.train()
     return trainer
+
+
+def small_dqn(observation_spec, action_spec, debug_summaries=False):
+    """Q-learning whose epsilon falls from 1 to 0 within 100 environment steps."""
+    schedule = LinearSchedule(1.0, 0.0, 100)
+    return make_algorithm("dqn", observation_spec, action_spec, layers=(8,), epsilon_greedy=schedule)
+
+
+def test_schedules_of_exploration_wait_for_training(replay_config):
+    with replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn).create_trainer() as trainer:
+        trainer.initialize()
+        (exploration,) = trainer.algorithm.explorations
+        trainer.heatup(EnvironmentSteps(64))
+        assert float(exploration.strength()) == 1.0
+        trainer.train()
+        assert float(exploration.strength()) == pytest.approx(1.0 - trainer.counters.env_steps / 100)
+        assert 0.0 < exploration.strength() < 1.0
+
+
+def test_a_run_that_begins_with_weights_explores_anew(replay_config, tmp_path):
+    first = train(replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn, checkpoint_interval=1))
+    config = replay_config(
+        SyncOffPolicyTrainer,
+        algorithm_ctor=small_dqn,
+        root_dir=str(tmp_path / "new"),
+        initialize_from=str(tmp_path / "run"),
+    )
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        (exploration,) = trainer.algorithm.explorations
+        assert first.algorithm.explorations[0].strength() < 1.0 == float(exploration.strength())
+        for a, b in zip(first.algorithm.trainable_variables, trainer.algorithm.trainable_variables, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 def count_updates(trainer):
