@@ -94,7 +94,8 @@ class Agent(OffPolicyAlgorithm):
         Args:
           observation_spec: nest of specs of one raw observation.
           action_spec: nest of specs of one action.
-          rl_algorithm_cls: makes the RL algorithm, called with observation_spec, action_spec and debug_summaries.
+          rl_algorithm_cls: makes the RL algorithm, called with observation_spec, of what it will see, action_spec and
+            debug_summaries.
           encoding_network: a feed-forward TF-Agents network (or a function that makes it) from transformed observations
             to what the RL algorithm sees; trained with it.
           intrinsic_curiosity_module: gives the intrinsic reward, such as ICMAlgorithm; it sees encoded observations.
@@ -112,12 +113,12 @@ class Agent(OffPolicyAlgorithm):
           ValueError: the encoding network is recurrent or the RL algorithm takes none, or masks of actions would be
             normalised.
         """
-        encoder, seen_spec = _built_encoder(encoding_network, observation_spec)
+        recorded, late, transformed_spec = by_size(as_list(observation_transformer), observation_spec)
+        encoder, seen_spec = _built_encoder(encoding_network, transformed_spec)
         goal_states: tuple[Nest, Nest] = ((), ())
         if goal_generator is not None:
             seen_spec = [seen_spec, goal_generator.action_spec]
             goal_states = (goal_generator.train_state_spec, goal_generator.predict_state_spec)
-        recorded, late = by_size(as_list(observation_transformer), observation_spec)
         rl_algorithm = rl_algorithm_cls(
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )

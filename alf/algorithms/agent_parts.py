@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from alf.data_structures import Experience, LossInfo, Nest, StepType, TrainingInfo, namedtuple
+from alf.utils import nest_utils
 from alf.utils.common import is_stateless, zeros_from_spec
 
 Transformers = list[Callable[[Nest], Nest]]
@@ -82,15 +83,30 @@ def what_follows(experience: Experience) -> tuple[Nest, tf.Tensor]:
     return following, valid
 
 
-def by_size(transformers: Transformers, observation_spec: Nest) -> tuple[Transformers, Transformers]:
-    """The transformers up to where an observation takes the fewest bytes, as late as possible, and those after."""
+def by_size(transformers: Transformers, observation_spec: Nest) -> tuple[Transformers, Transformers, Nest]:
+    """Tries the transformers on an observation.
+
+    Returns:
+      Those up to where it takes the fewest bytes, as late as possible; those after; and specs of what all of them make of
+      it, which are still those of `observation_spec`, with their bounds, where shape and dtype are.
+    """
     observation = zeros_from_spec(observation_spec, 1)
     sizes = [_bytes(observation)]
     for transformer in transformers:
         observation = transformer(observation)
         sizes.append(_bytes(observation))
     smallest = max(i for i, size in enumerate(sizes) if size == min(sizes))
-    return transformers[:smallest], transformers[smallest:]
+    return transformers[:smallest], transformers[smallest:], _specs_after(observation, observation_spec)
+
+
+def _specs_after(observation: Nest, spec: Nest) -> Nest:
+    seen = nest_utils.extract_spec(observation)
+    try:
+        tf.nest.assert_same_structure(seen, spec)
+    except (TypeError, ValueError):
+        return seen
+    same = lambda a, b: a.shape == b.shape and a.dtype == b.dtype  # noqa: E731
+    return tf.nest.map_structure(lambda after, before: before if same(after, before) else after, seen, spec)
 
 
 def _bytes(observation: Nest) -> int:

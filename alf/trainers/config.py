@@ -10,10 +10,10 @@ import gin
 
 from alf.trainers.behavior_targets import numbers_of
 from alf.trainers.config_types import checked
+from alf.trainers.schedule import Schedule
 from alf.utils.gin_utils import nearest
 
 if TYPE_CHECKING:
-    from alf.trainers.schedule import Schedule
     from alf.trainers.self_play import SelfPlay
     from alf.trainers.stopping import StopCondition
 
@@ -259,8 +259,6 @@ class TrainerConfig:
             raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
 
     def _check_schedule(self, values: dict[str, Any]) -> None:
-        from alf.trainers.schedule import Schedule
-
         schedule, conditions = values["schedule"], values["stop_conditions"]
         if not isinstance(schedule, Schedule | None):
             raise ValueError(f"TrainerConfig.schedule={schedule!r} must be a schedule: write @Schedule().")

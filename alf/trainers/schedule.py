@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gin
 
-from alf.trainers.config import TrainerConfig
 from alf.trainers.counters import Totals
 from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps, count
+
+if TYPE_CHECKING:
+    from alf.trainers.config import TrainerConfig
 
 _ACTING = (EnvironmentSteps.unit, EnvironmentEpisodes.unit)
 IMPROVE_IS = ("total", "additional")

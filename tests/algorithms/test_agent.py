@@ -28,7 +28,7 @@ from alf.data_structures import ActionTimeStep, AlgorithmStep, Bootstrap, Experi
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from alf.utils import nest_utils, rng
-from alf.utils.common import image_scale_transformer, zeros_from_spec
+from alf.utils.common import cast_transformer, image_scale_transformer, zeros_from_spec
 from tests.algorithms import networks, off_policy
 
 OBS = tensor_spec.BoundedTensorSpec([2], tf.float32, -1.0, 1.0)
@@ -74,6 +74,31 @@ def experience(agent: Agent, bootstrap: bool = True, seed: int = 0) -> Experienc
     time_step = random([BATCH], ActionTimeStep(*spec[: len(ActionTimeStep._fields)]))
     time_step = time_step._replace(step_type=tf.constant([1, 0, 1]))
     return exp._replace(bootstrap=Bootstrap(time_step, zeros_from_spec(agent.train_state_spec, BATCH)))
+
+
+@pytest.mark.parametrize(
+    ("given", "transformer", "seen"),
+    [
+        (tensor_spec.BoundedTensorSpec([4], tf.float64, -1, 1), cast_transformer, tf.TensorSpec([4], tf.float32)),
+        (tensor_spec.BoundedTensorSpec([4], tf.uint8, 0, 255), cast_transformer, tf.TensorSpec([4], tf.float32)),
+        (tensor_spec.BoundedTensorSpec([4], tf.float32, -1, 1), lambda o: o[..., :2], tf.TensorSpec([2], tf.float32)),
+        (OBS, lambda o: [o, 2.0 * o], [OBS, tf.TensorSpec([2], tf.float32)]),
+        (OBS, cast_transformer, OBS),
+    ],
+)
+def test_the_rl_algorithm_is_made_for_what_it_sees(given: Any, transformer: Any, seen: Any) -> None:
+    made: list[Any] = []
+
+    def make(observation_spec: Any, **kwargs: Any) -> Any:
+        made.append(observation_spec)
+        return actor_critic()(observation_spec, **kwargs)
+
+    agent = Agent(given, ACTION, make, observation_transformer=transformer)
+    for after, expected in zip(tf.nest.flatten(made[0]), tf.nest.flatten(seen), strict=True):
+        assert (after.shape, after.dtype) == (expected.shape, expected.dtype)
+    assert given is not OBS or transformer is not cast_transformer or made[0] is OBS
+    # Acts on zeros.
+    assert tf.nest.flatten(agent.experience_spec)
 
 
 @pytest.mark.parametrize("part", ["nothing", "curiosity", "normalizer"])
