@@ -98,10 +98,10 @@ def test_gin_names_of_the_trainers():
         assert TrainerConfig("root").trainer is cls
 
 
-def test_a_script_can_configure_a_run_with_this_import_alone():
+def test_a_script_can_configure_a_run_with_these_imports_alone():
     script = (
-        "import gin; from alf.trainers.config import TrainerConfig; "
-        "gin.parse_config('TrainerConfig.num_env_steps = 7'); print(TrainerConfig(root_dir='x').num_env_steps)"
+        "from alf.trainers.config import TrainerConfig; from alf.utils.gin_utils import parse_gin; "
+        "parse_gin([], ['TrainerConfig.num_env_steps = 7']); print(TrainerConfig(root_dir='x').num_env_steps)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "7", done.stderr
