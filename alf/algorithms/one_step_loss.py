@@ -12,6 +12,10 @@ from alf.data_structures import LossInfo, StepType, TrainingInfo
 from alf.utils.losses import element_wise_squared_loss
 
 
+# The `n_step` of targets that look to the end of the episode, or of what is there of it.
+ALL_STEPS = -1
+
+
 class Lookahead(NamedTuple):
     """What follows each row: target = reward + discount * (value of row `row`), all [T, B].
 
@@ -33,7 +37,7 @@ def look_ahead(training_info: TrainingInfo, gamma: float, n_step: int) -> Lookah
     Args:
       training_info: reward, discount, step_type [T, B].
       gamma: multiplies the environment's discount.
-      n_step: how many steps, at least 1.
+      n_step: how many steps, at least 1; ALL_STEPS for as many as there are.
     """
     reward, discount = training_info.reward, gamma * training_info.discount
     rows = reward.shape[0]
@@ -41,7 +45,7 @@ def look_ahead(training_info: TrainingInfo, gamma: float, n_step: int) -> Lookah
     stops = tf.equal(training_info.step_type, StepType.LAST)
     none = Lookahead(tf.zeros_like(reward), tf.ones_like(reward), own_row)
     seen = none
-    for _ in range(n_step):
+    for _ in range(rows - 1 if n_step == ALL_STEPS else n_step):
         # Behind the next row: nothing more where it ends the episode, else what it has seen so far.
         behind = Lookahead(*(tf.where(stops, n, s) for n, s in zip(none, seen, strict=True)))
         nearer = Lookahead(
@@ -98,14 +102,16 @@ class OneStepTDLoss(tf.Module):
           td_error_loss_fn: (targets, values) -> element-wise loss.
           debug_summaries: `extra` also holds the targets, [T, B].
           name: name of the module.
-          n_step: steps that a target looks ahead; sequences need n_step + 1 rows.
+          n_step: steps that a target looks ahead; sequences need n_step + 1 rows. With -1 it looks to the end of the
+            episode, or of the sequence, from whose last row it bootstraps: the discounted return where sequences are as
+            long as episodes.
 
         Raises:
-          ValueError: n_step is below 1.
+          ValueError: n_step is 0, or below -1.
         """
         super().__init__(name=name)
-        if n_step < 1:
-            raise ValueError(f"{name}: n_step={n_step} must be at least 1.")
+        if n_step < 1 and n_step != ALL_STEPS:
+            raise ValueError(f"{name}: n_step={n_step} must be at least 1, or -1 for all steps of a sequence.")
         self._gamma = gamma
         self._td_error_loss_fn = td_error_loss_fn
         self._debug_summaries = debug_summaries
@@ -118,8 +124,8 @@ class OneStepTDLoss(tf.Module):
 
     @property
     def n_step(self) -> int:
-        """Steps that a target looks ahead."""
-        return self._n_step
+        """Rows that a trained one needs behind it: the steps that its target looks ahead, or 1 where these are all."""
+        return max(self._n_step, 1)
 
     def targets(self, training_info: TrainingInfo, target_value: tf.Tensor) -> tf.Tensor:
         """What the values should be, float32 [T, B], without gradient; the last row's target is its own value."""
@@ -146,7 +152,7 @@ class OneStepTDLoss(tf.Module):
           td_error (absolute) and the mean value.
         """
         values = value if isinstance(value, list) else [value]
-        weights = row_weights(training_info.step_type, self._n_step)
+        weights = row_weights(training_info.step_type, self.n_step)
         targets = self.targets(training_info, target_value)
         losses = [self._td_error_loss_fn(targets, v) * weights for v in values]
         error = tf.add_n([tf.abs(targets - v) for v in values]) / len(values)
