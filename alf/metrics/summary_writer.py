@@ -6,13 +6,15 @@ TensorBoard. The learner's thread has better things to do: here all values of a 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
+from absl import logging
 
 from alf.metrics.histogram import Histogram
 
@@ -21,7 +23,10 @@ _numbers = itertools.count()
 
 
 class SummaryWriter:
-    """One event file under a directory, created at the first write; for one thread at a time."""
+    """One event file under a directory, created at the first write; for one thread at a time.
+
+    What a full disk keeps from being written is missing, which is logged; a later write goes into a new file.
+    """
 
     def __init__(self, log_dir: str) -> None:
         """Creates the writer.
@@ -30,6 +35,7 @@ class SummaryWriter:
           log_dir: directory of the file; created when needed.
         """
         self._log_dir = log_dir
+        self._path = ""
         self._writer: tf.io.TFRecordWriter | None = None
 
     @property
@@ -103,24 +109,42 @@ class SummaryWriter:
 
     def flush(self) -> None:
         """Hands what was written to the operating system."""
-        if self._writer is not None:
-            self._writer.flush()
+        with self._bearing():
+            if self._writer is not None:
+                self._writer.flush()
 
     def close(self) -> None:
         """Flushes and closes the file; a later write opens a new one."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        with self._bearing():
+            if self._writer is not None:
+                self._writer.close()
+        self._writer = None
 
     def _write(self, step: int, summary: tf.compat.v1.Summary) -> None:
-        if self._writer is None:
-            self._writer = self._open()
         event = tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary)
-        self._writer.write(event.SerializeToString())
+        with self._bearing():
+            if self._writer is None:
+                self._writer = self._open()
+            self._writer.write(event.SerializeToString())
+
+    @contextlib.contextmanager
+    def _bearing(self) -> Iterator[None]:
+        """Around what a full disk may refuse. The file may end in half a record then, so nothing more goes into it."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as e:
+            logging.log_every_n_seconds(
+                logging.WARNING, "Events cannot be written and are missing in %s: %s", 60, self._log_dir, e
+            )
+            self._writer = None
+            with contextlib.suppress(OSError):
+                if not os.path.getsize(self._path):
+                    os.remove(self._path)
 
     def _open(self) -> tf.io.TFRecordWriter:
         os.makedirs(self._log_dir, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.v2"
-        writer = tf.io.TFRecordWriter(os.path.join(self._log_dir, name))
+        self._path = os.path.join(self._log_dir, name)
+        writer = tf.io.TFRecordWriter(self._path)
         writer.write(tf.compat.v1.Event(wall_time=time.time(), file_version=_FILE_VERSION).SerializeToString())
         return writer

@@ -13,6 +13,7 @@ import numpy as np
 from alf.metrics.tables import read_csv
 from alf.metrics.time_shares import TimeShares
 from alf.trainers.report_svg import Series, line_chart, stacked_bars
+from alf.utils.files import write_atomically
 
 REPORT_FILE = "report.html"
 _MOST_POINTS = 600
@@ -59,10 +60,7 @@ def write_report(root_dir: str, title: str = "", facts: Iterable[tuple[str, str]
     if spent is not None:
         facts = [*facts, ("Where the time went", spent.verdict())]
     page = _page(title, facts, _sections(train, evaluation), _configuration(root_dir))
-    partial = f"{path}.{os.getpid()}.tmp"
-    with open(partial, "w", encoding="utf-8") as f:
-        f.write(page)
-    os.replace(partial, path)
+    write_atomically(path, page)
     return path
 
 

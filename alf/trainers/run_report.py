@@ -221,10 +221,11 @@ class RunReport:
           GinConfigError: in strict mode, after the first iteration: bindings were not used.
         """
         self._phase = "training"
-        if self.record_config():
+        due = self._reporter.due(self._counters.iterations)
+        if due and self.record_config():
             self._check_bindings()
         self._tell_episodes()
-        if self._reporter.due(self._counters.iterations):
+        if due:
             self.summarize()
         self._progress.update()
 
@@ -400,13 +401,17 @@ class RunReport:
         self._evaluations.close()
 
     def record_config(self) -> bool:
-        """Writes what the run has used of the configuration so far, once; returns whether it did."""
+        """Writes what the run has used of the configuration so far, once, on a disk that is not full; returns whether it did."""
         if self._configured:
             return False
-        self._configured = True
         path = os.path.join(self._root_dir, CONFIG_FILE)
         keep_earlier(path, os.path.join(self._root_dir, TRAIN_DIR))
-        text = gin_utils.write_operative_config(path, [f"Seed of the run: {self._random_seed}"])
+        try:
+            text = gin_utils.write_operative_config(path, [f"Seed of the run: {self._random_seed}"])
+        except OSError as e:
+            logging.log_every_n_seconds(logging.WARNING, "The configuration cannot be written: %s", 60, e)
+            return False
+        self._configured = True
         block = "\n".join(f"    {line}" for line in text.splitlines())
         self._reporter.text("gin/operative_config", block, self._counters.global_steps)
         self._reporter.hparams(used_settings(), self._root_dir, self._counters.global_steps)

@@ -207,30 +207,33 @@ class Saver:
             raise
         except Exception as e:
             self._failures += 1
-            what = f"The checkpoint after iteration {self._counters.iterations} could not be written"
             if self._failures >= MAX_FAILURES:
-                e.add_note(f"{what}, the failure number {self._failures} in a row.")
+                e.add_note(f"It is the failure number {self._failures} in a row.")
                 raise
-            reason = (str(e).splitlines() or [""])[0]
             logging.error(
-                "%s (failure %d; the %dth in a row ends training): %s: %s. Training goes on; the last checkpoint is %s.",
-                what,
-                self._failures,
+                "%s Training goes on; failure number %d in a row ends it, and this is number %d.",
+                " ".join(e.__notes__),
                 MAX_FAILURES,
-                type(e).__name__,
-                reason,
-                self.path or "none",
+                self._failures,
             )
 
     def save_now(
         self, kinds: Sequence[str] = ("periodic",), reward: float | None = None, reward_episodes: int = 0
     ) -> None:
-        """Writes a checkpoint of this moment; arguments as in `save`, every failure is raised."""
+        """Writes a checkpoint of this moment; arguments as in `save`, every failure is raised, with a note on what is lost."""
         self._saved_steps, self._saved_secs = self._counters.env_steps, time.monotonic()
         self.check_weights()
-        record = self.checkpointer.save(
-            self._counters.global_steps, reward=reward, reward_episodes=reward_episodes, kinds=kinds
-        )
+        try:
+            record = self.checkpointer.save(
+                self._counters.global_steps, reward=reward, reward_episodes=reward_episodes, kinds=kinds
+            )
+        except Exception as e:
+            reason = (str(e).splitlines() or [""])[0]
+            e.add_note(
+                f"The checkpoint after iteration {self._counters.iterations} could not be written "
+                f"({type(e).__name__}: {reason}); the last one is {self.path or 'none'}."
+            )
+            raise
         self._failures = 0
         self.path = os.path.join(self.checkpointer.directory, record.name)
         logging.log_every_n_seconds(logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds))

@@ -16,6 +16,7 @@ from typing import Any
 
 import gin
 
+from alf.utils.files import write_atomically
 from alf.utils.gin_types import wrong_bindings
 from alf.utils.removed_names import what_instead
 
@@ -125,13 +126,7 @@ def operative_config(comments: Sequence[str] = ()) -> str:
 def write_operative_config(path: str, comments: Sequence[str] = ()) -> str:
     """Writes `operative_config` to `path`, whole or not at all, and returns it."""
     text = operative_config(comments)
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    partial = f"{path}.{os.getpid()}.tmp"
-    with open(partial, "w", encoding="utf-8") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(partial, path)
+    write_atomically(path, text)
     return text
 
 

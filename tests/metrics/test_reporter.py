@@ -6,6 +6,7 @@ import csv
 import glob
 import json
 import os
+import resource
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -338,6 +339,25 @@ def test_a_full_disk_stops_no_training(tmp_path, monkeypatch, caplog):
     reporter.close()
     assert [row["global_step"] for row in _csv(tmp_path)] == ["1", "4"]
     assert len([r for r in caplog.records if "No space left" in r.getMessage()]) == 2
+
+
+def test_a_full_disk_costs_the_events_of_its_time(tmp_path):
+    """The operating system itself refuses to let files grow."""
+    reporter = StatsReporter(str(tmp_path), formats=())
+    reporter.text("early", "x", 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        for step in (2, 3):
+            reporter.text("lost", "x" * 10_000, step)
+            reporter.hparams({"lost": 1.0}, "group", step)
+        reporter.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(os.listdir(tmp_path)) == 1
+    reporter.text("late", "x", 4)
+    reporter.close()
+    assert [(tag, step) for tag, step, _ in _events(tmp_path)] == [("early", 1), ("late", 4)]
 
 
 def test_hparams_are_what_the_plugin_reads(tmp_path):

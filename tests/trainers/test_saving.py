@@ -11,12 +11,14 @@ import pytest
 import tensorflow as tf
 
 import alf
+from alf.metrics.summary_writer import SummaryWriter
 from alf.trainers import run_facts
 from alf.trainers.checkpointing import Checkpointer, CheckpointError
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.run_facts import keep_earlier
 from alf.trainers.run_index import RunIndex
 from alf.trainers.saving import MAX_FAILURES, NonFiniteError
+from alf.utils import gin_utils
 from tests.trainers.small_run import make_algorithm
 
 pytestmark = pytest.mark.slow
@@ -120,23 +122,47 @@ def test_a_failing_save_is_told_and_training_goes_on(small_config, tmp_path, mon
     assert _steps(tmp_path) == [3, 5]
     told = [line for line in logged if "could not be written" in line]
     assert len(told) == 3
-    assert "after iteration 1 could not be written (failure 1; the 3th in a row ends training)" in told[0]
-    assert "No space left on device" in told[0]
+    assert told[0] == (
+        "The checkpoint after iteration 1 could not be written (OSError: [Errno 28] No space left on device); the last one is "
+        "none. Training goes on; failure number 3 in a row ends it, and this is number 1."
+    )
 
 
 def test_after_some_failures_in_a_row_training_ends(small_config, monkeypatch):
     calls = _failing(monkeypatch, lambda n: True)
     with pytest.raises(OSError, match="No space left") as caught:
         _train(small_config, num_iterations=50, checkpoint_interval=1)
-    assert "failure number 3 in a row" in caught.value.__notes__[0]
+    assert "failure number 3 in a row" in caught.value.__notes__[-1]
     assert len(calls) == MAX_FAILURES + 1, "and one last attempt at the end"
 
 
 def test_a_failing_last_save_is_an_error(small_config, monkeypatch, tmp_path):
     _failing(monkeypatch, lambda n: True)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         _train(small_config, num_iterations=1)
+    assert "The checkpoint after iteration 1 could not be written" in caught.value.__notes__[0]
     assert _index(tmp_path).run["status"] == "failed"
+
+
+def test_logs_that_cannot_be_written_end_no_training(small_config, tmp_path, monkeypatch):
+    opened, written = SummaryWriter._open, gin_utils.write_operative_config
+    full = iter([True, True])
+
+    def until_there_is_space(action):
+        def act(*args):
+            if next(full, False):
+                raise tf.errors.ResourceExhaustedError(None, None, "full") if action is opened else OSError(28, "full")
+            return action(*args)
+
+        return act
+
+    gin.bind_parameter("StatsReporter.min_interval_secs", 0.0)
+    monkeypatch.setattr(SummaryWriter, "_open", until_there_is_space(opened))
+    monkeypatch.setattr(gin_utils, "write_operative_config", until_there_is_space(written))
+    _train(small_config, num_iterations=3, summary_interval=1)
+    assert next(full, None) is None
+    assert _steps(tmp_path) == [3]
+    assert (tmp_path / "run" / "configured.gin").is_file()
 
 
 class _Spoils:
