@@ -23,6 +23,8 @@ from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record, RunIndex, now
 from alf.utils.files import sync
 
+# What is wrong with a checkpoint whose files somebody has removed.
+GONE = "its files are gone"
 # What checkpoints of earlier versions do not hold.
 _ADDED_LATER = {"phases", "evaluations", "self_play"}
 
@@ -225,9 +227,15 @@ class Checkpointer:
             if damage is None:
                 return self._restore(record)
             self._damaged.add(record.step)
-            logging.warning("Checkpoint %s is damaged and was skipped: %s", path, damage)
+            if damage == GONE:
+                logging.warning("Checkpoint %s is gone.", path)
+            else:
+                logging.warning("Checkpoint %s is damaged and was skipped: %s", path, damage)
         if records:
-            raise CheckpointError(f"No checkpoint in {self._directory} can be read; delete them to start anew.")
+            raise CheckpointError(
+                f"No checkpoint in {self._directory} can be read: train with --force to start anew, which keeps the run as "
+                "ROOT_DIR-1."
+            )
         return None
 
     def _restore(self, record: Record) -> str:
@@ -362,6 +370,8 @@ def locate(path: str) -> tuple[str | None, str]:
 
 def damage_of(path: str) -> str | None:
     """What is wrong with the files of a checkpoint, found by reading them whole; None when all is well."""
+    if not os.path.exists(f"{path}.index"):
+        return GONE
     try:
         reader = tf.train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():

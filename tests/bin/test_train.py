@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import signal
 import time
 
@@ -132,6 +133,21 @@ def test_resume_insists_on_a_run_and_force_starts_anew(tmp_path, logged):
     assert f"The run that was in {root} is in {root}-1 now." in logged
     assert (_checkpoints(root), _checkpoints(f"{root}-1")) == (["ckpt-1"], ["ckpt-2", "ckpt-3"])
     assert len([line for line in logged if line.startswith("Resumed from")]) == 1
+
+
+def test_a_run_whose_checkpoints_are_gone_begins_anew_with_force(tmp_path, logged):
+    root = tmp_path / "run"
+    command = [f"--root_dir={root}", "--gin_file=ppo_cart_pole", *TINY, "--gin_param=TrainerConfig.num_iterations=1"]
+    assert run_here(train.main, *command) == 0
+    shutil.rmtree(root / "train" / "algorithm")
+    del logged[:]
+    assert run_here(train.main, f"--root_dir={root}") == 2
+    assert f"Checkpoint {root}/train/algorithm/ckpt-1 is gone." in logged
+    assert "train with --force to start anew" in logged[-1]
+    assert not any("damaged" in line for line in logged)
+    assert run_here(train.main, f"--root_dir={root}", "--force") == 0
+    assert _checkpoints(root) == ["ckpt-1"]
+    assert (tmp_path / "run-1" / "configured.gin").is_file()
 
 
 def test_strict_makes_unused_bindings_an_error(tmp_path, logged):

@@ -108,7 +108,7 @@ def test_a_missing_index_is_made_up(tmp_path):
 def test_all_damaged_is_an_error(tmp_path):
     _save(tmp_path, [1])
     _truncate(tmp_path / "ckpt-1.index")
-    with pytest.raises(CheckpointError, match="can be read"):
+    with pytest.raises(CheckpointError, match="can be read: train with --force to start anew"):
         _checkpointer(tmp_path, _Net()).restore()
 
 
