@@ -196,8 +196,9 @@ class Trainer(Improver):
         with StopSignals() as self._signals:
             self.initialize()
             try:
-                judged_by = self._config.best_by if self._rating is None else "rating"
-                self._saver.note(**run_facts.facts(self._seeds.run), judged_by=judged_by)
+                if self._saver.path is None or self._reached() is None:
+                    judged_by = self._config.best_by if self._rating is None else "rating"
+                    self._saver.note(**run_facts.facts(self._seeds.run), judged_by=judged_by)
                 self.improve()
                 self.driver.stop()
                 self._finish()

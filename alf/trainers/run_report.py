@@ -386,6 +386,9 @@ class RunReport:
             logging.info("%s", line)
 
     def _write_report(self, ended: str) -> list[str]:
+        """Writes it, unless nothing was trained; returns the lines that tell of it."""
+        if not self._configured:
+            return []
         self._reporter.flush()
         facts = [("Ended", ended), ("Seed", str(self._random_seed))]
         try:

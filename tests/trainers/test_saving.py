@@ -316,6 +316,17 @@ def test_the_index_tells_how_the_run_stands(small_config, tmp_path, logged):
     assert _steps(tmp_path) == before
 
 
+def test_a_finished_run_that_is_repeated_keeps_its_facts_and_its_report(small_config, tmp_path, logged):
+    _train(small_config, num_iterations=1, random_seed=None)
+    kept = [tmp_path / "run" / name for name in ("report.html", "configured.gin")]
+    run, contents = _index(tmp_path).run, [path.read_bytes() for path in kept]
+    _train(small_config, num_iterations=1, random_seed=None)
+    assert any("This run was finished already" in line for line in logged)
+    again = _index(tmp_path).run
+    assert {**again, "updated": None} == {**run, "updated": None}
+    assert [path.read_bytes() for path in kept] == contents
+
+
 @pytest.mark.parametrize(
     ("before", "here", "told"),
     [
