@@ -409,6 +409,7 @@ class RunReport:
             return False
         path = os.path.join(self._root_dir, CONFIG_FILE)
         keep_earlier(path, os.path.join(self._root_dir, TRAIN_DIR))
+        gin_utils.tell_drawn(TrainerConfig, "random_seed", self._random_seed)
         try:
             text = gin_utils.write_operative_config(path, [f"Seed of the run: {self._random_seed}"])
         except OSError as e:

@@ -139,6 +139,14 @@ def bind(configurable: Any, parameter: str, value: Any) -> None:
         gin.bind_parameter(f"{registered.selector}.{parameter}", value)
 
 
+def tell_drawn(configurable: Any, parameter: str, value: Any) -> None:
+    """Makes `operative_config` tell what stood for None, such as a seed that was drawn, wherever None was used."""
+    selector = gin.config._inverse_lookup(configurable).selector
+    for (_, used), parameters in gin.config._OPERATIVE_CONFIG.items():
+        if used == selector and parameter in parameters and parameters[parameter] is None:
+            parameters[parameter] = value
+
+
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The known name that is most like `name`, if any is."""
     by_lower = {k.lower(): k for k in known}

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from alf.bin import train
+from alf.trainers.run_index import RunIndex
 from tests.bin.running import ROOT, SMALL, read_until, run_here, start
 
 # Those that tests/examples runs, smaller than the bindings here make them.
@@ -148,6 +149,15 @@ def test_a_run_whose_checkpoints_are_gone_begins_anew_with_force(tmp_path, logge
     assert run_here(train.main, f"--root_dir={root}", "--force") == 0
     assert _checkpoints(root) == ["ckpt-1"]
     assert (tmp_path / "run-1" / "configured.gin").is_file()
+
+
+def test_a_seed_that_was_drawn_is_in_the_configuration(tmp_path):
+    command = ["--gin_file=ppo_cart_pole", *TINY, "--gin_param=TrainerConfig.num_iterations=1"]
+    assert run_here(train.main, f"--root_dir={tmp_path}", *command) == 0
+    seed = RunIndex.load(str(tmp_path)).run["seed"]
+    assert f"TrainerConfig.random_seed = {seed}\n" in (tmp_path / "configured.gin").read_text()
+    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_param=TrainerConfig.num_iterations=2") == 0
+    assert RunIndex.load(str(tmp_path)).run["seed"] == seed
 
 
 def test_strict_makes_unused_bindings_an_error(tmp_path, logged):
