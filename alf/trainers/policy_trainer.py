@@ -471,10 +471,11 @@ class Trainer(Improver):
             self._report.summarize()
             self._saver.save_now(("final",), *self._reward())
             self._report.record_config()
-        signal = self._signals.requested
-        why = f"{signal} received" if signal else str(self._reached())
-        self._saver.note(status="interrupted" if signal else "finished", why=why)
-        if not self._iterations_here and not signal:
+        # What is reached counts, also where a signal came during the last save.
+        reached = self._reached()
+        why = reached or f"{self._signals.requested} received"
+        self._saver.note(status="finished" if reached else "interrupted", why=why)
+        if reached and not self._iterations_here:
             logging.info("This run was finished already: %s. To extend it, raise that limit in the same command.", why)
         self._report.finish(why, self._saver.path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 
 import gin
 import numpy as np
@@ -325,6 +326,19 @@ def test_a_finished_run_that_is_repeated_keeps_its_facts_and_its_report(small_co
     again = _index(tmp_path).run
     assert {**again, "updated": None} == {**run, "updated": None}
     assert [path.read_bytes() for path in kept] == contents
+
+
+def test_a_signal_during_the_last_save_interrupts_nothing(small_config, tmp_path, monkeypatch):
+    save = Checkpointer.save
+
+    def interrupted(self, *args, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Checkpointer, "save", interrupted)
+    _train(small_config, num_iterations=1, checkpoint_interval=0)
+    run = _index(tmp_path).run
+    assert (run["status"], run["why"]) == ("finished", "num_iterations=1 is reached")
 
 
 @pytest.mark.parametrize(
