@@ -45,6 +45,7 @@ _RAY_ADDRESS = flags.DEFINE_string(
     None,
     "Ray cluster of the workers, over TrainerConfig.ray_address: auto, HOST:PORT, or local for this machine alone.",
 )
+flags.adopt_module_key_flags(command_line)
 
 
 def train_eval(root_dir: str, strict: bool = False, initialize_from: str | None = None) -> None:

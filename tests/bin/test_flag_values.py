@@ -136,6 +136,12 @@ def _code(command, arguments, lines):
         return command_line.MISTAKE
 
 
+@pytest.mark.parametrize("command", [train, play, evaluate, export])
+def test_help_has_the_flags_that_commands_share(command):
+    shown = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(command)}
+    assert shown >= {"root_dir", *SHARED}
+
+
 def test_a_wrong_flag_is_one_line(logged):
     with pytest.raises(SystemExit) as ended:
         command_line._parse_flags(["alf", "--intra_op_threads=many"])
