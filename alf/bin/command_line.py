@@ -141,6 +141,16 @@ def root_dir(argv: Sequence[str]) -> str:
     return os.path.expanduser(ROOT_DIR.value)
 
 
+def check_directory(root_dir: str) -> None:
+    """Refuses a run's directory that is not there.
+
+    Raises:
+      UsageError: it is not.
+    """
+    if not os.path.isdir(root_dir):
+        raise UsageError(f"There is no directory --root_dir={root_dir}: check the path.")
+
+
 def make_directory(path: str, what: str) -> None:
     """Makes a directory that results will go to, before the work that leads to them.
 

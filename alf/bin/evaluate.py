@@ -203,6 +203,8 @@ def main(argv: Sequence[str]) -> int:
     def body() -> None:
         root_dir = command_line.root_dir(argv)
         _check_flags()
+        if not _WATCH.value:
+            command_line.check_directory(root_dir)
         command_line.set_up()
         command_line.parse_gin(root_dir)
         try:

@@ -108,6 +108,7 @@ def main(argv: Sequence[str]) -> int:
         export_dir = os.path.expanduser(_EXPORT_DIR.value)
         policy_flags.check()
         which = policy_flags.checkpoint()
+        command_line.check_directory(root_dir)
         command_line.make_directory(os.path.dirname(os.path.abspath(export_dir)), "The place of --export_dir")
         command_line.set_up()
         command_line.parse_gin(root_dir)

@@ -232,6 +232,8 @@ def main(argv: Sequence[str]) -> int:
         which = policy_flags.checkpoint()
         if _FOLLOW.value and which != "latest":
             raise command_line.UsageError(f"--follow plays what is newest: leave --checkpoint={which} out.")
+        if not _FOLLOW.value:
+            command_line.check_directory(root_dir)
         command_line.set_up()
         command_line.parse_gin(root_dir)
         try:

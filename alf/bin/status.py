@@ -10,7 +10,6 @@ no such directory, or no run in it, which --json tells as its "state" instead.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,8 +42,7 @@ def main(argv: Sequence[str]) -> int:
     def body() -> None:
         root_dir = command_line.root_dir(argv)
         command_line.refuse_all_but_root_dir("a status needs nothing but the run's own files")
-        if not os.path.isdir(root_dir):
-            raise command_line.UsageError(f"There is no directory --root_dir={root_dir}: check the path.")
+        command_line.check_directory(root_dir)
         found = view(root_dir)
         if found["state"] == "no run" and not _JSON.value:
             raise command_line.UsageError(f"There is no run in --root_dir={root_dir}: {found['why']}.")
