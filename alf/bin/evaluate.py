@@ -164,9 +164,6 @@ def watch(
     Returns:
       how many checkpoints were evaluated.
     """
-    from alf.trainers.checkpointing import CheckpointError
-    from alf.trainers.run_index import RunIndex
-
     seen, evaluated, steps = set(done), 0, 0
 
     def unseen(index: Any) -> Any:
@@ -175,12 +172,8 @@ def watch(
     try:
         while (record := trained.wait_for(root_dir, unseen, poll_secs, max_wait_secs)) is not None:
             seen.add(record.step)
-            try:
-                restored = trained.restore(root_dir, algorithm, record.name)
-            except CheckpointError as e:
-                if RunIndex.load(root_dir).find(record.name) is not None:
-                    raise
-                logging.warning("%s was removed before it could be evaluated: %s", record.name, e)
+            restored = trained.restore_listed(root_dir, algorithm, record.name)
+            if restored is None:
                 continue
             trained.replace_behaviors(algorithm, plan.behavior_from)
             named = marked(plan.record_file, restored.name) if plan.record_file else None

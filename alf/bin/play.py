@@ -195,9 +195,6 @@ def follow(
     Returns:
       how many checkpoints were played.
     """
-    from alf.trainers.checkpointing import CheckpointError
-    from alf.trainers.run_index import RunIndex
-
     last, played = -1, 0
 
     def newer(index: Any) -> Any:
@@ -207,12 +204,8 @@ def follow(
     try:
         while (record := trained.wait_for(root_dir, newer, poll_secs, max_wait_secs)) is not None:
             last = record.step
-            try:
-                restored = trained.restore(root_dir, algorithm, record.name)
-            except CheckpointError as e:
-                if RunIndex.load(root_dir).find(record.name) is not None:
-                    raise
-                logging.warning("%s was removed meanwhile: %s", record.name, e)
+            restored = trained.restore_listed(root_dir, algorithm, record.name)
+            if restored is None:
                 continue
             trained.replace_behaviors(algorithm, behavior_from)
             logging.info("Playing %s.", restored.path)

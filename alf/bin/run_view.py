@@ -64,6 +64,16 @@ def view(root_dir: str) -> dict[str, Any]:
     }
 
 
+def state_of(root_dir: str, run: Mapping[str, Any]) -> tuple[str, str]:
+    """The state of a run and why it is in it, as `view` tells them.
+
+    Args:
+      root_dir: of the run.
+      run: the facts of its index.
+    """
+    return _state(run, _lock(root_dir, []), known=True)
+
+
 def _state(run: Mapping[str, Any], lock: Mapping[str, Any], known: bool) -> tuple[str, str]:
     if not known:
         return "no run", f"there is no {INDEX_FILE}, checkpoint, {STATS_FILE} or {CONFIG_FILE}"

@@ -11,8 +11,11 @@ from absl import logging
 
 from alf.bin import command_line
 from alf.bin.command_line import UsageError
+from alf.bin.run_view import state_of
 
 _T = TypeVar("_T")
+# States of a run that somebody must resume before it saves again.
+_STOPPED = {"failed": "has failed", "interrupted": "was interrupted", "killed": "was killed"}
 
 
 class Restored(NamedTuple):
@@ -100,6 +103,24 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
     return Restored(path, name, int(name.rpartition("-")[2]))
 
 
+def restore_listed(root_dir: str, algorithm: Any, name: str) -> Restored | None:
+    """As `restore`, of a checkpoint that the index lists; None, with a warning, where it is damaged, or gone meanwhile.
+
+    Raises:
+      CheckpointError: it does not fit the algorithm.
+    """
+    from alf.trainers.checkpointing import CheckpointError, damage_of
+    from alf.trainers.run_index import CHECKPOINT_DIR, RunIndex
+
+    try:
+        return restore(root_dir, algorithm, name)
+    except CheckpointError as e:
+        if RunIndex.load(root_dir).find(name) and damage_of(os.path.join(root_dir, CHECKPOINT_DIR, name)) is None:
+            raise
+        logging.warning("%s is left out: %s", name, e)
+        return None
+
+
 def replace_behaviors(algorithm: Any, given: Sequence[str]) -> None:
     """Has behaviors act by the weights of other checkpoints.
 
@@ -144,7 +165,7 @@ def wait_for(
     """
     from alf.trainers.run_index import RunIndex
 
-    began, told = time.monotonic(), False
+    began, told = time.monotonic(), None
     while True:
         index = RunIndex.load(root_dir)
         found = wanted(index)
@@ -157,7 +178,9 @@ def wait_for(
         if max_wait_secs and waited + poll_secs > max_wait_secs:
             logging.info("No new checkpoint came within %g s.", max_wait_secs)
             return None
-        if not told:
-            logging.info("Waiting for the next checkpoint; Ctrl-C ends.")
-            told = True
+        state, why = state_of(root_dir, index.run)
+        if state != told:
+            nobody = f" The run {_STOPPED[state]} ({why}): nobody trains there now." if state in _STOPPED else ""
+            logging.info("Waiting for the next checkpoint; Ctrl-C ends.%s", nobody)
+            told = state
         time.sleep(poll_secs)

@@ -162,6 +162,23 @@ def test_a_worker_ends_after_the_steps_asked_for(trained, logged):
     assert "Evaluated 1 checkpoints" in text
 
 
+def test_a_worker_leaves_out_what_is_damaged(trained, tmp_path, logged):
+    copy_run(trained, tmp_path, 1, 2, status="finished")
+    (data,) = (tmp_path / "train" / "algorithm").glob("ckpt-1.data-*")
+    data.write_bytes(b"x" * 10)
+    assert _evaluate(tmp_path, "--watch", "--num_episodes=1", "--deterministic") == 0
+    assert any("ckpt-1 is left out: Checkpoint" in line for line in logged)
+    assert "Evaluated 1 checkpoints" in logged[-1]
+
+
+def test_a_worker_tells_that_nobody_trains(trained, tmp_path, logged):
+    copy_run(trained, tmp_path, 1, status="failed")
+    assert waiting.wait_for(str(tmp_path), lambda index: None, 0.01, 0.1) is None
+    told = [line for line in logged if "nobody trains there now" in line]
+    assert len(told) == 1
+    assert "The run has failed (" in told[0]
+
+
 def test_a_worker_leaves_out_what_was_removed_meanwhile(trained, tmp_path, logged, monkeypatch):
     copy_run(trained, tmp_path, 1, 2, status="finished")
     real = evaluate.trained.restore
@@ -175,7 +192,7 @@ def test_a_worker_leaves_out_what_was_removed_meanwhile(trained, tmp_path, logge
 
     monkeypatch.setattr(evaluate.trained, "restore", restore)
     assert _evaluate(tmp_path, "--watch", "--num_episodes=1", "--deterministic") == 0
-    assert any("ckpt-1 was removed before it could be evaluated" in line for line in logged)
+    assert any("ckpt-1 is left out: There is no checkpoint" in line for line in logged)
     assert "Evaluated 1 checkpoints" in logged[-1]
 
 

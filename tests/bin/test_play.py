@@ -146,7 +146,7 @@ def test_follow_survives_a_checkpoint_that_is_removed_meanwhile(trained, tmp_pat
 
     monkeypatch.setattr(play.trained, "restore", restore)
     assert _play(tmp_path, "--follow", "--num_episodes=1") == 0
-    assert any("ckpt-2 was removed meanwhile" in line for line in logged)
+    assert any("ckpt-2 is left out" in line for line in logged)
 
 
 def test_interrupted_follow_ends_with_code_0(trained, tmp_path):
