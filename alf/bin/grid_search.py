@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,8 @@ OUTPUT_FILE = "output.log"
 CURVES_FILE = "results.html"
 
 _FAILED = 1
+# The level and the text of a line that Python has logged; TensorFlow's own are of other files.
+_LOGGED = re.compile(r"([IWEF])\d{4} .*?\.py:\d+\] (.*)")
 _POLL_SECS = 0.1
 # A run that is asked to end finishes its iteration and saves.
 _PATIENCE_SECS = 30.0
@@ -221,7 +224,7 @@ class Pool:
             return
         self._states[name] = "failed"
         path = os.path.join(directory, OUTPUT_FILE)
-        logging.error("%s ended with exit code %d: %s (all of it: %s)", name, code, _last_line(path), path)
+        logging.error("%s ended with exit code %d: %s (all of it: %s)", name, code, _last_word(path), path)
 
     def stop(self) -> dict[str, str]:
         """Asks all processes to end, ends those that do not, and returns the states so far."""
@@ -266,13 +269,16 @@ def train_command(directory: str, run: Result, search: Search) -> list[str]:
     ]
 
 
-def _last_line(path: str) -> str:
-    """The last line of a run's output, without the prefix of the log."""
+def _last_word(path: str) -> str:
+    """The last line of a run's output, or the first of what it says last where that is an error of the log."""
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             lines = [line.strip() for line in f.read()[-10_000:].splitlines() if line.strip()]
     except OSError:
         lines = []
+    error = next((found for line in reversed(lines) if (found := _LOGGED.match(line))), None)
+    if error is not None and error[1] == "E":
+        return error[2]
     return lines[-1].partition("] ")[2] or lines[-1] if lines else "it said nothing"
 
 

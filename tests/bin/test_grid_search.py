@@ -205,6 +205,28 @@ def _search(root, config, *arguments):
     )
 
 
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (
+            "I1123 00:01:02.3 7 a.py:1] Begun.\nE1123 00:01:03.4 7 line.py:99] No parameter 'rat'.\n  In file x:\n    a.rat=1\n",
+            "No parameter 'rat'.",
+        ),
+        (
+            "E1123 00:01:02.3 7 a.py:1] Before.\nI1123 00:01:03.4 7 a.py:1] Again.\nTraceback:\nKeyError: 3\n",
+            "KeyError: 3",
+        ),
+        ("E0000 00:00:1.2 7 cuda_platform.cc:52] failed call\nKeyError: 3\n", "KeyError: 3"),
+        ("W1123 00:01:02.3 7 a.py:1] Interrupted.\n", "Interrupted."),
+        ("", "it said nothing"),
+    ],
+)
+def test_the_last_word_of_a_run(output, told, tmp_path):
+    path = tmp_path / "output.log"
+    path.write_text(output)
+    assert grid_search._last_word(str(path)) == told
+
+
 def test_runs_failures_and_going_on(tmp_path, capsys, logged):
     config = _config(tmp_path, parameters={"Adam.learning_rate": [1e-3, "'fast'"]})
     root = tmp_path / "search"
