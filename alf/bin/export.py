@@ -106,6 +106,8 @@ def main(argv: Sequence[str]) -> int:
                 "--export_dir is missing: give the directory for the models, e.g. --export_dir=models/cart_pole."
             )
         export_dir = os.path.expanduser(_EXPORT_DIR.value)
+        if os.path.isfile(export_dir):
+            raise command_line.UsageError(f"--export_dir={export_dir} is a file: give a directory.")
         policy_flags.check()
         which = policy_flags.checkpoint()
         command_line.check_directory(root_dir)

@@ -164,6 +164,7 @@ def test_a_wrong_flag_is_one_line(logged):
         (evaluate, ("--root_dir=r",), "There is no directory --root_dir=r: check the path."),
         (evaluate, ("--root_dir=r", "--watch"), "There is no --gin_file"),
         (export, ("--root_dir=r", "--export_dir=m"), "There is no directory --root_dir=r: check the path."),
+        (export, ("--root_dir=.", f"--export_dir={__file__}"), "test_flag_values.py is a file: give a directory."),
         (export, ("--root_dir=.", "--export_dir=/dev/null/m"), "The place of --export_dir=/dev/null cannot be"),
         (doctor, ("--env_name=CartPole-v1", "--output=/dev/null/s.gin"), "The place of --output=/dev/null cannot be"),
         (status, ("--root_dir=.", "--gin_file=ppo_cart_pole"), "--gin_file has no effect here"),
