@@ -186,15 +186,15 @@ class Trainer(Improver):
         self._initialized = True
 
     def train(self) -> None:
-        """Trains until a limit of the configuration is reached or a signal asks to stop; then saves and closes.
+        """Initialises, then trains until a limit of the configuration is reached or a signal asks to stop; saves and closes.
 
         Raises:
           RunLockedError: another live run writes to the root_dir.
           NonFiniteError: the loss or the weights became NaN or infinite; the last good checkpoint stays.
           Exception: whatever ended training early. A checkpoint is written before, where the weights are finite.
         """
+        self.initialize()
         with StopSignals() as self._signals:
-            self.initialize()
             try:
                 if self._saver.path is None or self._reached() is None:
                     judged_by = self._config.best_by if self._rating is None else "rating"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import signal
@@ -205,8 +206,8 @@ def test_a_signal_while_the_learner_starves(tmp_path):
         "create_environment.vectorization='sync'",
         "create_environment.num_parallel_environments=1",
     )
-    read_until(process, "this run uses")
-    time.sleep(3)
+    _wait_until(lambda: RunIndex.load(str(tmp_path)).run.get("status") == "running", "the end of building")
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     output, _ = process.communicate(timeout=30)
@@ -241,6 +242,10 @@ def test_ctrl_c_while_starting_is_one_line(tmp_path):
     _interrupted(importing, -signal.SIGINT, "while starting")
     read_until(reading, "TensorFlow threads")
     _interrupted(reading, 130, "Interrupted.")
+    building = _start_training(tmp_path)
+    read_until(building, "this run uses")
+    _interrupted(building, 130, "Interrupted.")
+    assert not os.listdir(tmp_path)
 
 
 def _interrupted(process, code, line):
