@@ -46,7 +46,7 @@ def files_of(root_dir: str, step: int, folder: str = CHECKPOINT_DIR) -> list[str
 
 
 def leftovers(root_dir: str, steps: Iterable[int], folder: str = CHECKPOINT_DIR) -> list[str]:
-    """Files and directories of checkpoints of other steps than `steps`, relative to the run's directory."""
+    """What is of checkpoints of other steps than `steps`, or was begun only, relative to the run's directory."""
     kept = {checkpoint_name(step) for step in steps}
     places = [(folder, re.compile(rf"({PREFIX}-\d+)(\..*|_temp)", re.ASCII))]
     places += [(place, re.compile(rf"({PREFIX}-\d+)(\..*)?", re.ASCII)) for place in (MODELS_DIR, REPLAY_DIR)]
@@ -54,7 +54,7 @@ def leftovers(root_dir: str, steps: Iterable[int], folder: str = CHECKPOINT_DIR)
     for place, pattern in places:
         for name in _names(os.path.join(root_dir, place)):
             match = pattern.fullmatch(name)
-            if match and (match[1] not in kept or name.endswith("_temp")):
+            if match and (match[1] not in kept or name.endswith(("_temp", "-partial"))):
                 found.append(os.path.normpath(os.path.join(place, name)))
     return found
 

@@ -64,8 +64,9 @@ class MetricsState(tf.train.experimental.PythonState):
 class Checkpointer:
     """Saves objects as DIR/ckpt-<step>, keeps the run index, and restores what is asked for.
 
-    A checkpoint exists once the index lists it, which is written last: a crash at any instant of saving leaves the
-    earlier ones as they were and no record of the new one. Restoring writes nothing.
+    A checkpoint exists once the index lists it, which is written after its files: a crash at any instant of saving
+    leaves the earlier ones as they were and no record of the new one. Exported models, which take seconds, are added to
+    a checkpoint that is complete without them. Restoring writes nothing.
     """
 
     def __init__(
@@ -155,7 +156,8 @@ class Checkpointer:
         if reward is not None and not math.isfinite(reward):
             reward = None
         record = index.find(str(step))
-        if record is not None and step == self._at:
+        new = record is None or step != self._at
+        if record is not None and not new:
             record = record.with_kinds(kinds)
             if reward is not None:
                 record = dataclasses.replace(record, reward=float(reward), reward_episodes=reward_episodes)
@@ -164,7 +166,7 @@ class Checkpointer:
             record = self._write(step, sorted(kinds), reward, reward_episodes)
         self._commit(record)
         self._at = step
-        return record
+        return self._with_models(record) if new else record
 
     def judge(self, step: int, reward: float, reward_episodes: int) -> Record | None:
         """Gives the record of a step its reward; returns it, or None where there is no such checkpoint.
@@ -284,11 +286,8 @@ class Checkpointer:
         os.makedirs(self._directory, exist_ok=True)
         try:
             self._checkpoint.write(os.path.join(self._directory, name))
-            self._add(self.exporter, MODELS_DIR, name, "exported models")
             self._add(self._replay_saver, REPLAY_DIR, name, "its replay memory")
-            files = files_of(self._root_dir, step, self._folder)
-            for place in {os.path.dirname(f) for f in files} | set(files):
-                sync(os.path.join(self._root_dir, place))
+            files = self._files_on_disk(step)
         except BaseException:
             # The next save tries to tidy up: a disk that is full gets its space back.
             self._tidy = False
@@ -307,6 +306,24 @@ class Checkpointer:
             created=now(),
             kinds=kinds,
         )
+
+    def _with_models(self, record: Record) -> Record:
+        """The record of a checkpoint that has just been saved, with exported models where there is an exporter."""
+        if self.exporter is None:
+            return record
+        if "final" in record.kinds:
+            logging.info("%s is saved; exporting its model.", record.name)
+        self._add(self.exporter, MODELS_DIR, record.name, "exported models")
+        record = dataclasses.replace(record, files=self._files_on_disk(record.step))
+        self._commit(record)
+        return record
+
+    def _files_on_disk(self, step: int) -> list[str]:
+        """The files of a step, relative to the run's directory, once they are on disk."""
+        files = files_of(self._root_dir, step, self._folder)
+        for place in {os.path.dirname(f) for f in files} | set(files):
+            sync(os.path.join(self._root_dir, place))
+        return files
 
     def _add(self, writer: Callable[[str], Any] | None, place: str, name: str, what: str) -> None:
         if writer is None:

@@ -323,6 +323,20 @@ def test_a_failed_export_leaves_no_file_and_costs_no_checkpoint(tmp_path):
     assert _run(tmp_path)[0].restore().endswith("ckpt-1")
 
 
+def test_an_export_that_does_not_come_to_its_end_costs_no_checkpoint(tmp_path):
+    def export(directory):
+        os.makedirs(f"{directory}.export-partial")
+        raise _Crash
+
+    with pytest.raises(_Crash):
+        _run(tmp_path, exporter=export)[0].save(1)
+    checkpointer, _ = _run(tmp_path, exporter=_exporter())
+    assert checkpointer.restore().endswith("ckpt-1")
+    checkpointer.save(2)
+    assert os.listdir(tmp_path / "train" / "models") == ["ckpt-2"]
+    assert [r.name for r in checkpointer.index.records()] == ["ckpt-1", "ckpt-2"]
+
+
 # ---- crashes and faults at every instant of saving ----
 
 
