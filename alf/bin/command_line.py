@@ -53,7 +53,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except flags.Error as e:
-        logging.error("%s See --help.", str(e).rstrip(".") + ".")
+        message = str(e).replace(" ?", "?").rstrip(".")
+        logging.error("%s%s See --help.", message, "" if message.endswith("?") else ".")
         sys.exit(MISTAKE)
 
 

@@ -7,6 +7,7 @@ import json
 import logging as std_logging
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -155,7 +156,7 @@ def time_shares(stats: Mapping[str, Any]) -> TimeShares | None:
 
 
 def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool) -> dict[str, str]:
-    commands = {}
+    commands, root_dir = {}, shlex.quote(root_dir)
     if state not in ("running", "finished", "no run"):
         commands["go on"] = f"python -m alf.bin.train --root_dir={root_dir}"
     limit = _LIMIT.search(why) if state == "finished" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -375,13 +376,14 @@ class RunReport:
             reached = f"0 episodes have ended, longest open episode {state.longest_open} steps"
         reached += "".join(f", {name} {value}" for name, value in behavior_rows(state))
         ended = f"{why}; iteration {state.iteration}, {state.env_steps:,} env steps, {reached}"
+        quoted = shlex.quote(root)
         for line in (
             f"Training ended: {ended}.",
             *self._write_report(ended),
             f"Checkpoint: {checkpoint or 'none'}",
             f"Configuration: {os.path.join(root, CONFIG_FILE)}",
-            f"Logs for TensorBoard: {os.path.join(root, TRAIN_DIR)}; see them with: tensorboard --logdir={root}",
-            f"Watch it play: python -m alf.bin.play --root_dir={root}",
+            f"Logs for TensorBoard: {os.path.join(root, TRAIN_DIR)}; see them with: tensorboard --logdir={quoted}",
+            f"Watch it play: python -m alf.bin.play --root_dir={quoted}",
         ):
             logging.info("%s", line)
 

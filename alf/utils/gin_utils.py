@@ -28,6 +28,7 @@ _OPEN: list[Path] = []
 _INCLUDE = re.compile(r"^(\s*include\s+)(['\"])(.+?)\2", re.MULTILINE)
 _UNKNOWN = re.compile(r"No configurable matching(?: reference)? '@?([^'()]+)(?:\(\))?'")
 _NO_VALUE = re.compile(r"malformed node or string.*Failed to parse token '([^']+)' (\(.*line \d+\))", re.DOTALL)
+_BARE_TEXT = re.compile(r"[\w./:-]+")
 _NO_MACRO = re.compile(r"No bindings specified for '([^']+)/gin\.macro'")
 _IN_BINDING = re.compile(r"\(line \d+\)$")
 _NO_MODULE = re.compile(r"No module named '([^']+)'")
@@ -261,9 +262,12 @@ def _with_hint(message: str, source: str) -> str:
     """The message with what to do about it, before gin's lines on where it happened; in other words where gin's say little."""
     if match := _NO_VALUE.search(message):
         word, where = match.groups()
+        # gin tells the first word of CartPole-v1 only.
+        value = source.partition("=")[2].strip()
+        word = value if value.startswith(word) and _BARE_TEXT.fullmatch(value) else word
         return (
             f"{word} is no value, in {source} {where}: text needs quotes ('{word}', and on a command line others around all "
-            f"of it), a function or a class is @{word}, truth values are True and False, nothing is None."
+            "of it), a function or a class is @NAME, truth values are True and False, nothing is None."
         )
     if match := _NO_MACRO.search(message):
         return f"%{match[1]} is used and never bound: write `{match[1]} = ...` in a gin file or a --gin_param."

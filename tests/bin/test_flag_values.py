@@ -148,6 +148,9 @@ def test_a_wrong_flag_is_one_line(logged):
     assert ended.value.code == command_line.MISTAKE
     assert logged[-1].startswith("flag --intra_op_threads=many")
     assert logged[-1].endswith("See --help.")
+    with pytest.raises(SystemExit):
+        command_line._parse_flags(["alf", "--root_dri=r"])
+    assert logged[-1].endswith("Did you mean: root_dir? See --help.")
 
 
 @pytest.mark.parametrize(

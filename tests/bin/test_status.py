@@ -73,6 +73,13 @@ def test_a_finished_run(run, capsys):
     assert "Problem" not in text
 
 
+def test_commands_quote_the_path(run, capsys):
+    root = run.rename(run.parent / "sp ace")
+    text = _text(capsys, root)
+    assert f"To play: python -m alf.bin.play --root_dir='{root}'" in text
+    assert f"To see: tensorboard --logdir='{root}'" in text
+
+
 def test_json_has_everything(run, capsys):
     assert run_here(status.main, f"--root_dir={run}", "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -75,7 +75,10 @@ def test_missing_include_is_named(tmp_path):
         ("gin_leaf.first_value = @zzz_no_such_thing", "import your_module"),
         ("gin_leaf.first_value = (1", "never closed"),
         ("gin_leaf.first_value = %no_macro", "%no_macro is used and never bound: write `no_macro = ...`"),
-        ("gin_leaf.first_value=Pole-v1", r"^Pole is no value, in gin_leaf.first_value=Pole-v1 .*needs quotes \('Pole'"),
+        (
+            "gin_leaf.first_value=Pole-v1",
+            r"^Pole-v1 is no value, in gin_leaf.first_value=Pole-v1 .*needs quotes \('Pole-v1'",
+        ),
         ("gin_leaf.first_value=true", "true is no value.*truth values are True and False"),
         ("gin_leaf.first_value=10k", "^gin_leaf.first_value=10k cannot be read as a binding"),
     ],
