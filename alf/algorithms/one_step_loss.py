@@ -11,7 +11,6 @@ import tensorflow as tf
 from alf.data_structures import LossInfo, StepType, TrainingInfo
 from alf.utils.losses import element_wise_squared_loss
 
-
 # The `n_step` of targets that look to the end of the episode, or of what is there of it.
 ALL_STEPS = -1
 
