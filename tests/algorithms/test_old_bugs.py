@@ -118,7 +118,7 @@ def _algorithm(name: str) -> Any:
     return Agent(*specs, **AGENTS[name][1](*specs), optimizer=tf.keras.optimizers.legacy.Adam(1e-2))
 
 
-@pytest.mark.parametrize("name", ["ppo_icm", "ppo_rnd", "ppo_diayn", "ac_icm_entropy_target", "ddpg"])
+@pytest.mark.parametrize("name", ["ppo_icm", "ppo_rnd", "ppo_diayn", "ac_icm", "ppo_entropy_target", "ddpg"])
 def test_acting_changes_nothing_of_an_algorithm(name: str) -> None:
     """So threads can act at the same time; what acting remembers is part of the state that each of them carries."""
     algorithm = _algorithm(name)
