@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -317,6 +317,9 @@ class RLAlgorithm(Algorithm):
 
     # ---- experience observers ----
 
+    def _rl_children(self) -> Iterator[RLAlgorithm]:
+        return (child for child in self._children() if isinstance(child, RLAlgorithm))
+
     @property
     def use_rollout_state(self) -> bool:
         """Whether the state before each step is stored and recurrent training starts from it."""
@@ -327,9 +330,8 @@ class RLAlgorithm(Algorithm):
         self._use_rollout_state = flag
         # More networks may be run in acting, for what they remember.
         self._recorded.variables = None
-        for child in self._children():
-            if isinstance(child, RLAlgorithm):
-                child.use_rollout_state = flag
+        for child in self._rl_children():
+            child.use_rollout_state = flag
 
     def need_full_rollout_state(self) -> bool:
         """Whether experience must carry the recurrent state."""
@@ -360,15 +362,13 @@ class RLAlgorithm(Algorithm):
     @exploration_stands.setter
     def exploration_stands(self, flag: bool) -> None:
         self._recorded.exploration_stands = flag
-        for child in self._children():
-            if isinstance(child, RLAlgorithm):
-                child.exploration_stands = flag
+        for child in self._rl_children():
+            child.exploration_stands = flag
 
     def count_env_steps(self, steps: int) -> None:
         """Told of every `steps` environment steps observed; schedules and target networks may go by them."""
-        for child in self._children():
-            if isinstance(child, RLAlgorithm):
-                child.count_env_steps(steps)
+        for child in self._rl_children():
+            child.count_env_steps(steps)
 
     def set_summary_settings(
         self, summarize_grads_and_vars: bool = False, summarize_action_distributions: bool = False
