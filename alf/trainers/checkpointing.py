@@ -187,6 +187,12 @@ class Checkpointer:
             self._commit(record)
         return record
 
+    def complete(self) -> None:
+        """Exports the models of the checkpoint that the objects hold where it has none: saving it was cut off there."""
+        record = None if self._at is None else self.index.find(str(self._at))
+        if record is not None and not any(f.startswith(MODELS_DIR + os.sep) for f in record.files):
+            self._with_models(record)
+
     def available(self) -> list[str]:
         """Paths without suffix of the recorded checkpoints, the newest last."""
         return [os.path.join(self._root_dir, r.prefix()) for r in self.index.records()]

@@ -109,6 +109,8 @@ class Saver:
             load_weights(algorithm, config.initialize_from)
         if path is not None or config.initialize_from:
             algorithm.after_restore()
+        if path is not None:
+            self.checkpointer.complete()
         self.path = path
         self._saved_steps = counters.env_steps
         self._saved_secs = time.monotonic()

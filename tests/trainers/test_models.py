@@ -82,3 +82,18 @@ def test_missing_onnx_packages_are_told_at_the_start(small_config, monkeypatch):
     monkeypatch.setattr(onnx_model, "_PACKAGES", ("no_such_package",))
     with pytest.raises(ExportError, match="no_such_package"):
         _train(small_config(AsyncOffPolicyTrainer, export_onnx=True))
+
+
+def test_a_run_that_goes_on_exports_the_model_that_was_not_finished(small_config):
+    _train(small_config(AsyncOffPolicyTrainer, checkpoint_interval=1))
+    config = small_config(AsyncOffPolicyTrainer, checkpoint_interval=1, export_saved_model=True)
+    _train(config)
+    directory = pathlib.Path(config.root_dir, "train", "models")
+    assert [p.name for p in directory.iterdir()] == ["ckpt-3"]
+    record = RunIndex.load(config.root_dir).latest()
+    assert record.step == 3
+    assert any(f.startswith("train/models/ckpt-3/saved_model/") for f in record.files), record.files
+    when = directory / "ckpt-3" / "metadata.json"
+    written = when.stat().st_mtime_ns
+    _train(config)
+    assert when.stat().st_mtime_ns == written
