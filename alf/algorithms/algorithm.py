@@ -182,6 +182,11 @@ class Algorithm(tf.Module):
     def after_train(self, training_info: TrainingInfo) -> None:
         """Called in the graph after every update, such as to move target networks."""
 
+    def followers(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """(variable, copy of it) of what follows others in training, such as target networks; those of the algorithms inside."""
+        children = {id(c): c for c in self._children()}.values()
+        return [pair for child in children if isinstance(child, Algorithm) for pair in child.followers()]
+
     def after_restore(self) -> None:
         """Called once, eagerly, when variables were filled from a checkpoint, or with the weights of another run.
 

@@ -114,6 +114,32 @@ class Behaviors(OffPolicyAlgorithm):
             for use in p.algorithm.memory_uses(p.behavior.train_arguments(arguments)).values()
         }
 
+    def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
+        """See `OffPolicyAlgorithm`; the updates of all behaviors are one number, so they must agree."""
+        chosen = {p.name: p.behavior.train_arguments(arguments) for p in self._parts if p.behavior.trained}
+        own = [n for n, c in chosen.items() if c["whole_replay_buffer_training"] or "num_updates" in c]
+        found = {
+            p.name: p.algorithm.steps_of_an_update(chosen[p.name]) / p.slots.count
+            for p in self._parts
+            if p.name in chosen and p.name not in own
+        }
+        if own or len(set(found.values())) != 1:
+            raise ValueError(
+                "TrainerConfig.samples_per_insert makes one number of updates for all behaviors, but they sample "
+                f"{found} steps of an environment in an update, and {own} have num_updates or "
+                "whole_replay_buffer_training of their own: let them agree, or set num_updates_per_train_step instead."
+            )
+        return next(iter(found.values()))
+
+    def updates_made(self) -> int:
+        """See `OffPolicyAlgorithm`; of the behavior that has made the most."""
+        return max(p.algorithm.updates_made() for p in self._parts)
+
+    @property
+    def reproducible(self) -> bool:
+        """See `OffPolicyAlgorithm`."""
+        return all(p.algorithm.reproducible for p in self._parts)
+
     @property
     def dropped_steps(self) -> dict[str, int]:
         """Decision steps that were collected and never learned from, by the behaviors whose steps are joined."""

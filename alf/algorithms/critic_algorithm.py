@@ -137,6 +137,11 @@ class CriticAlgorithm(OffPolicyAlgorithm):
     def _trainable_attributes_to_ignore(self) -> list[str]:
         return ["_target_networks"]
 
+    def followers(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """See `Algorithm.followers`: the target networks, and what explorations act by."""
+        shaken = [pair for exploration in self.explorations for pair in exploration.followers()]
+        return [*super().followers(), *self._update_targets.pairs, *shaken]
+
     @property
     def learning_state_spec(self) -> Nest:
         """Nothing, unless a network is recurrent: noise is no part of learning."""

@@ -226,4 +226,4 @@ class DdpgAlgorithm(CriticAlgorithm):
             one, other = (n(rows.info.observation, step_type=rows.step_type, network_state=state)[0] for n in networks)
             return action_distance(one, other, half_range(self._action_spec))
 
-        noise.after_update(self._actor_network, distance, lambda strength: strength)
+        noise.after_update(distance, lambda strength: strength)

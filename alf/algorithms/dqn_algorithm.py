@@ -216,7 +216,7 @@ class DqnAlgorithm(CriticAlgorithm):
             outputs = critic_values((self._q_network, noise.network), seen, rows.step_type, states)
             return value_distance(*(self._masked_values(output, observation) for output in outputs))
 
-        noise.after_update(self._q_network, distance, lambda epsilon: divergence_of_epsilon(epsilon, num_actions))
+        noise.after_update(distance, lambda epsilon: divergence_of_epsilon(epsilon, num_actions))
 
 
 # The arguments of this name hide the function inside of the class.

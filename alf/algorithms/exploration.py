@@ -104,6 +104,10 @@ class Exploration(tf.Module):
         if isinstance(self._strength, LinearSchedule):
             self._strength.advance(unit, steps)
 
+    def followers(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """(variable, copy of it) where it acts by a copy of a network."""
+        return []
+
     def state_spec(self, action_spec: Any) -> Nest:
         """Specs of what it remembers of each row of an environment."""
         return ()

@@ -105,6 +105,25 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self._check_burn_in(length)
         return {name: MemoryUse(memory, size, length) for name, memory in self.memories().items()}
 
+    def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
+        """How many steps of an environment an update of `train`, called with `arguments`, samples from what is kept.
+
+        Raises:
+          ValueError: the sizes are not given, or behaviors differ in it.
+        """
+        size, length = _given(arguments.get("mini_batch_size"), arguments.get("mini_batch_length"))
+        return size * max(length - 1 - self.burn_in_length, 1)
+
+    def updates_made(self) -> int:
+        """Gradient steps so far: those of the optimiser that has made the most, iterations where there is none."""
+        made = [int(optimizer.iterations) for optimizer, _ in self.optimized_variables()]
+        return max(made, default=int(self._iterations))
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether what it learns follows from weights and seed, so that a resumed run can be the same."""
+        return True
+
     @property
     def iterations(self) -> tf.Variable:
         """int64 []: how often `train` has run; it is the version that the weights are published under."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 from alf.algorithms.critic_algorithm import copies
 from alf.algorithms.exploration import Exploration, Strength
 from alf.utils import rng
+from alf.utils.target_updater import Pairs
 
 
 @gin.configurable(module="alf")
@@ -72,8 +73,13 @@ class ParameterNoise(Exploration):
                 f"{self.name} shakes {self._shaken.name} already: give each algorithm a ParameterNoise of its own."
             )
         (self._shaken,) = copies([network], "shaken")
-        for variable, source in zip(self._shaken.variables, network.variables, strict=True):
+        self._pairs = Pairs(list(zip(network.variables, self._shaken.variables, strict=True)))
+        for source, variable in self._pairs.pairs:
             variable.assign(source)
+
+    def followers(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """See `Exploration.followers`."""
+        return self._pairs.pairs
 
     @property
     def network(self) -> Any:
@@ -87,19 +93,16 @@ class ParameterNoise(Exploration):
             "parameter_noise_distance": tf.convert_to_tensor(self._distance),
         }
 
-    def after_update(
-        self, network: Any, distance: Callable[[], tf.Tensor], target: Callable[[tf.Tensor | float], Any]
-    ) -> None:
+    def after_update(self, distance: Callable[[], tf.Tensor], target: Callable[[tf.Tensor | float], Any]) -> None:
         """Makes a new copy if it is time, and adapts the deviation; in the graph, once for each update.
 
         Args:
-          network: the one that learns.
-          distance: how far the copy is from it on recorded observations, float32 [].
+          distance: how far the copy is from the network on recorded observations, float32 [].
           target: the distance that stands for a strength.
         """
 
         def renew() -> tf.Tensor:
-            for variable, source in zip(self._shaken.variables, network.variables, strict=True):
+            for source, variable in self._pairs.pairs:
                 value = tf.convert_to_tensor(source)
                 if source.trainable:
                     value += self._stddev * tf.random.stateless_normal(

@@ -99,7 +99,8 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
     another of the minibatch. A minibatch of nothing else is left out. Importance weights, of prioritised replay, are for
     agents that tell the error of each row, such as `DqnAgent`; a last, smaller minibatch counts like the others.
 
-    Random numbers are TensorFlow's, not those of `alf.utils.rng`: a resumed run does not go on with the same ones.
+    Random numbers are TensorFlow's, not those of `alf.utils.rng`: a resumed run does not go on with the same ones, so
+    `TrainerConfig.exact_resume` refuses it.
     """
 
     def __init__(
@@ -233,6 +234,15 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
                 f"{self.name}: agents of TF-Agents train on one device, got {count}: leave the number of learners at 1."
             )
         super().set_learners(count)
+
+    def updates_made(self) -> int:
+        """How often the agent has been trained."""
+        return int(self._agent.train_step_counter)
+
+    @property
+    def reproducible(self) -> bool:
+        """Not: agents draw from TensorFlow's own random numbers."""
+        return False
 
     def build_optimizers(self) -> None:
         """Traces an update, which makes the agent's optimisers create their variables; nothing is trained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -89,7 +90,7 @@ def variables_below(
       without: objects that are not.
     """
     seen = {id(thing) for thing in without}
-    open_nodes: list[tuple[Any, int | None, str]] = [(root, node, "")]
+    open_nodes: deque[tuple[Any, int | None, str]] = deque([(root, node, "")])
     while open_nodes:
         target, node, place = open_nodes.pop()
         if id(target) in seen:
@@ -100,7 +101,10 @@ def variables_below(
             continue
         for name, child in tf.train.TrackableView.children(target).items():
             if name not in skip:
-                open_nodes.append((child, objects.child(node, name), _join(place, name)))
+                there = objects.child(node, name)
+                # What has a counterpart comes first: an object may be reached by several ways, not all of them there.
+                enqueue = open_nodes.appendleft if there is None else open_nodes.append
+                enqueue((child, there, _join(place, name)))
 
 
 def unfit_behaviors(algorithm: Any, path: str) -> list[str]:

@@ -350,9 +350,7 @@ class Improver(abc.ABC):
             TrainingSteps(1), EnvironmentSteps(steps), EnvironmentEpisodes(self._episodes.take()), self._elapsed()
         )
         if self._config.update_counter_every_mini_batch:
-            # A behavior that does not learn has an optimiser too.
-            made = [int(optimizer.iterations) for optimizer, _ in self.algorithm.optimized_variables()]
-            counters.global_counter.assign(max(made))
+            counters.global_counter.assign(self.algorithm.updates_made())
         else:
             counters.global_counter.assign_add(1)
 

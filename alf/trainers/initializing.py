@@ -30,7 +30,7 @@ def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "ini
     """Sets the weights of an algorithm to those of checkpoints; optimisers and counters stay new.
 
     Variables are matched by their place in the algorithm, and must agree in shape and dtype. What has no match, on
-    either side, is named in the log. The sources are only read.
+    either side, is named in the log; a target network without one becomes what it follows. The sources are only read.
 
     Args:
       algorithm: whose variables exist.
@@ -76,6 +76,10 @@ def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:
         raise CheckpointError(f"{what}: no weight of {path} fits {called}.")
     for variable, value in matched:
         variable.assign(value)
+    taken = {variable.ref() for variable, _ in matched}
+    for variable, follower in target.followers():
+        if variable.ref() in taken and follower.ref() not in taken:
+            follower.assign(variable)
     logging.info("Weights from %s for %s: %d variables.", path, called, len(matched))
     unmatched += [f"{place} is not in {called}" for place in left.values()]
     if unmatched:

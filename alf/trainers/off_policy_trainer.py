@@ -46,6 +46,8 @@ class OffPolicyTrainer(Trainer):
         driver = super()._make_driver(envs)
         config = self._config
         self.algorithm.memory_uses(self._training())
+        if config.samples_per_insert is not None:
+            self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.
         once = config.whole_replay_buffer_training and config.clear_replay_buffer
         if once and self.algorithm.acts and not isinstance(self.algorithm, Behaviors):
@@ -85,8 +87,8 @@ class OffPolicyTrainer(Trainer):
         config = self._config
         if config.samples_per_insert is None:
             return config.num_updates_per_train_step
-        trained = (config.mini_batch_size or 1) * max((config.mini_batch_length or 1) - 1 - config.burn_in_length, 1)
-        updates_per_step, before = config.samples_per_insert / trained, self._counters.env_steps
+        updates_per_step = config.samples_per_insert / self.algorithm.steps_of_an_update(self._training())
+        before = self._counters.env_steps
         return math.floor((before + end) * updates_per_step) - math.floor((before + begin) * updates_per_step)
 
     def _training(self) -> dict[str, Any]:

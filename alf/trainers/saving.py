@@ -165,7 +165,12 @@ class Saver:
             )
 
     def check_exact_resume(self) -> None:
-        """Raises ValueError when a resumed run could not be the same, since a behavior's replay memory is not saved."""
+        """Raises ValueError when a resumed run could not be the same."""
+        if not self._algorithm.reproducible:
+            raise ValueError(
+                "TrainerConfig.exact_resume needs an algorithm whose random numbers can be gone on with, which an agent of "
+                "TF-Agents (TFAgentsAlgorithm) is not: set it to False, or use an algorithm of alf."
+            )
         for name in self._algorithm.memories():
             if name is not None and not self._config.checkpoint_replay:
                 raise ValueError(

@@ -10,8 +10,8 @@ import tensorflow as tf
 UNITS = ("updates", "env_steps")
 
 
-class _Pairs:
-    """(variable, its target) of every variable, kept from TensorFlow's tracking: the networks own them."""
+class Pairs:
+    """(variable, copy that follows it) of every variable, kept from TensorFlow's tracking: the networks own them."""
 
     def __init__(self, pairs: list[tuple[tf.Variable, tf.Variable]]) -> None:
         self.pairs = pairs
@@ -28,7 +28,7 @@ class TargetUpdater(tf.Module):
         env_steps: tf.Variable | None,
     ) -> None:
         super().__init__(name="TargetUpdater")
-        self._pairs = _Pairs(pairs)
+        self._pairs = Pairs(pairs)
         self._tau = tau
         self._period = period
         self._env_steps = env_steps
@@ -46,6 +46,11 @@ class TargetUpdater(tf.Module):
             passed = self._env_steps - self._since
             start = self._env_steps - passed % self._period
         tf.cond(passed >= self._period, lambda: self._move_and_restart(start), lambda: tf.zeros([]))
+
+    @property
+    def pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """(variable, its target) of every variable."""
+        return self._pairs.pairs
 
     def due(self) -> tf.Tensor:
         """Bool []: whether the next call will move the targets, as far as is known now."""

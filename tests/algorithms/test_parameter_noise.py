@@ -51,9 +51,9 @@ def acted(algorithm: Any, observation: tf.Tensor) -> np.ndarray:
         return algorithm.rollout(time_step, (), ROLLOUT).action.numpy()
 
 
-def updated(noise: ParameterNoise, network: Any, distance: float, seed: int = 0) -> None:
+def updated(noise: ParameterNoise, distance: float, seed: int = 0) -> None:
     with rng.scope(tf.constant([seed, 5])):
-        noise.after_update(network, lambda: tf.constant(distance), lambda strength: strength)
+        noise.after_update(lambda: tf.constant(distance), lambda strength: strength)
 
 
 def test_copies_are_made_anew_once_a_period_with_noise_of_the_deviation() -> None:
@@ -66,7 +66,7 @@ def test_copies_are_made_anew_once_a_period_with_noise_of_the_deviation() -> Non
     for i in range(7):
         before = [v.numpy() for v in shaken.variables]
         deviations.append(float(noise.metrics()["parameter_noise_stddev"]))
-        updated(noise, actor, distance=0.1 if i < 4 else 0.9, seed=i)
+        updated(noise, distance=0.1 if i < 4 else 0.9, seed=i)
         changes.append(any((a != v.numpy()).any() for a, v in zip(before, shaken.variables, strict=True)))
         if changes[-1]:
             drawn = np.concatenate(
@@ -86,8 +86,7 @@ def test_only_collecting_acts_by_the_copy_and_no_optimiser_trains_it(name: str) 
     noise = ParameterNoise(initial_stddev=2.0)
     still = {"epsilon_greedy": 0.0} if discrete else {"exploration": GaussianNoise(0.0)}
     algorithm = make(name, OBS, CHOICE if discrete else BOX, parameter_noise=noise, **still)
-    network = algorithm._q_network if discrete else algorithm._actor_network
-    updated(noise, network, 0.0)
+    updated(noise, 0.0)
     observation = tf.random.stateless_normal([64, 2], [1, 2])
     by_copy = noise.network(observation, step_type=(), network_state=())[0]
     if discrete:

@@ -79,6 +79,36 @@ def test_nobody_learns_before_every_memory_has_a_minibatch(pursuit):
     assert [int(one.iterations) for one in trainer.algorithm.by_name.values()] == [1, 1]
 
 
+def test_samples_per_insert_counts_the_sizes_and_the_slots_of_behaviors(pursuit):
+    """4 sequences of one trained step from each of three chasers: 16 environment steps are 12 updates, at 1 sample a step."""
+    settings = {"samples_per_insert": 1.0, "whole_replay_buffer_training": False}
+    trainer = pursuit(dqn(), dqn(trained=False), num_iterations=2, **settings)
+    trainer.initialize()
+    given, inner = [], trainer.algorithm.train
+
+    def spy(**kwargs):
+        given.append(kwargs["num_updates"])
+        return inner(**kwargs)
+
+    trainer.algorithm.train = spy
+    trainer.train()
+    assert given == [COLLECTED * 3 / 4] * 2
+
+
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        (dqn(), r"\{'chaser': 1\.3\d+, 'runner': 4\.0\} steps"),
+        (dqn(num_updates=3), r"\['runner'\] have num_updates"),
+        (ppo(whole_replay_buffer_training=True), r"\['runner'\] have num_updates"),
+    ],
+    ids=["slots", "num_updates", "whole"],
+)
+def test_samples_per_insert_is_refused_where_behaviors_differ(pursuit, runner, said):
+    with pytest.raises(ValueError, match=said):
+        pursuit(dqn(), runner, samples_per_insert=1.0, whole_replay_buffer_training=False).initialize()
+
+
 def test_memories_of_slots_that_may_idle_fill_while_collecting(pursuit):
     gin.bind_parameter("alf.environments.suite_agents.load.done_condition", "all")
     trainer = _trained(pursuit(dqn(), dqn(), num_iterations=1, initial_collect_steps=64))

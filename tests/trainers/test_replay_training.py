@@ -7,14 +7,18 @@ import os
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from alf.algorithms.exploration import LinearSchedule
+from alf.algorithms.parameter_noise import ParameterNoise
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
+from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
 from tests.algorithms.off_policy import make as make_algorithm
+from tests.algorithms.test_tf_agents_algorithm import wrapped
 from tests.replay.q_learning import TinyQ
 
 pytestmark = pytest.mark.slow
@@ -77,6 +81,63 @@ def test_a_run_that_begins_with_weights_explores_anew(replay_config, tmp_path):
         assert first.algorithm.explorations[0].strength() < 1.0 == float(exploration.strength())
         for a, b in zip(first.algorithm.trainable_variables, trainer.algorithm.trainable_variables, strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_what_follows_networks_begins_as_they_do_where_the_source_has_nothing_of_the_kind(replay_config, tmp_path):
+    """A cloned policy, say, has neither target networks nor a copy that parameter noise shakes."""
+    source = train(replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn, num_iterations=1))
+    bare = tf.Module()
+    bare._q_network = source.algorithm._q_network
+    Checkpointer(str(tmp_path / "bare"), {"algorithm": bare}).save(1)
+
+    def with_noise(observation_spec, action_spec, debug_summaries=False):
+        return make_algorithm("dqn", observation_spec, action_spec, layers=(8,), parameter_noise=ParameterNoise())
+
+    config = replay_config(
+        SyncOffPolicyTrainer,
+        algorithm_ctor=with_noise,
+        root_dir=str(tmp_path / "new"),
+        initialize_from=str(tmp_path / "bare"),
+    )
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        new = trainer.algorithm
+        for followed in (new._q_network, *new._target_networks, new._parameter_noise.network):
+            for a, b in zip(source.algorithm._q_network.variables, followed.variables, strict=True):
+                np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_target_networks_of_the_source_are_taken_as_they_are(replay_config, tmp_path):
+    first = train(replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn)).algorithm
+    (followed,), (target,) = first._critic_networks, first._target_networks
+    assert any((a.numpy() != b.numpy()).any() for a, b in zip(followed.variables, target.variables, strict=True))
+    settings = {"root_dir": str(tmp_path / "new"), "initialize_from": str(tmp_path / "run")}
+    with replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn, **settings).create_trainer() as trainer:
+        trainer.initialize()
+        for a, b in zip(target.variables, trainer.algorithm._target_networks[0].variables, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def tf_agents_dqn(observation_spec, action_spec, debug_summaries=False):
+    """DQN of TF-Agents."""
+    return wrapped("dqn", observation_spec, action_spec)
+
+
+def test_an_agent_of_tf_agents_is_counted_by_its_updates(replay_config):
+    config = replay_config(
+        SyncOffPolicyTrainer, algorithm_ctor=tf_agents_dqn, update_counter_every_mini_batch=True, checkpoint_interval=1
+    )
+    trainer = train(config)
+    assert [r.step for r in RunIndex.load(config.root_dir).records()] == [2, 4, 6]
+    assert trainer.counters.iterations == 3
+
+
+def test_exact_resume_is_not_for_agents_of_tf_agents(replay_config):
+    config = replay_config(
+        SyncOffPolicyTrainer, algorithm_ctor=tf_agents_dqn, exact_resume=True, checkpoint_replay=True
+    )
+    with pytest.raises(ValueError, match="exact_resume needs an algorithm whose random numbers can be gone on with"):
+        train(config)
 
 
 def count_updates(trainer):
