@@ -52,6 +52,16 @@ def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
     return encoder, seen_spec
 
 
+def _check_part(name: str, part: RLAlgorithm) -> None:
+    """Raises ValueError where a part of the agent called `name` would alter steps, which the agent alone does."""
+    altered = {"reward_shaping_fn": part.shapes_reward, "observation_transformer": part.transforms_observation}
+    for argument, given in altered.items():
+        if given:
+            raise ValueError(
+                f"{name} does not use the {argument} of the {type(part).__name__} inside of it: set Agent.{argument} instead."
+            )
+
+
 @gin.configurable(module="alf")
 class Agent(OffPolicyAlgorithm):
     """An RL algorithm with what may stand around it; owns transforms, optimiser and clipping.
@@ -110,8 +120,8 @@ class Agent(OffPolicyAlgorithm):
             1 + intrinsic_reward_coef * intrinsic reward.
 
         Raises:
-          ValueError: the encoding network is recurrent or the RL algorithm takes none, or masks of actions would be
-            normalised.
+          ValueError: the encoding network is recurrent or the RL algorithm takes none, masks of actions would be
+            normalised, or a part has a `reward_shaping_fn` or an `observation_transformer` of its own.
         """
         recorded, late, transformed_spec = by_size(as_list(observation_transformer), observation_spec)
         encoder, seen_spec = _built_encoder(encoding_network, transformed_spec)
@@ -122,6 +132,8 @@ class Agent(OffPolicyAlgorithm):
         rl_algorithm = rl_algorithm_cls(
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
+        for inside in [rl_algorithm] if goal_generator is None else [rl_algorithm, goal_generator]:
+            _check_part(name, inside)
         if encoder is not None and not rl_algorithm.takes_encoded:
             raise ValueError(
                 f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "

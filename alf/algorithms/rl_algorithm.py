@@ -62,6 +62,9 @@ class RLAlgorithm(Algorithm):
     once per batch.
     """
 
+    # From observations to actions or their distributions, in algorithms that have such a network.
+    _actor_network: Any = None
+
     def __init__(
         self,
         observation_spec: Nest,
@@ -203,6 +206,11 @@ class RLAlgorithm(Algorithm):
     def shape_reward(self, reward: tf.Tensor) -> tf.Tensor:
         """The rewards that are learned from, for raw ones, both [B]."""
         return reward if self._reward_shaping_fn is None else self._reward_shaping_fn(reward)
+
+    @property
+    def transforms_observation(self) -> bool:
+        """Whether it learns from other observations than the environment gives, apart from their dtype."""
+        return any(transformer is not cast_transformer for transformer in self._observation_transformers)
 
     def transform_timestep(self, time_step: ActionTimeStep) -> ActionTimeStep:
         """Shapes the reward and transforms the observation, in this order; a pure function of its input."""

@@ -102,19 +102,25 @@ class TracAlgorithm(OffPolicyAlgorithm):
           observation_spec: nest of specs of one observation.
           action_spec: nest of bounded specs of one action.
           ac_algorithm_cls: makes the algorithm, called with observation_spec, action_spec and debug_summaries. It has an
-            `_actor_network`, a TF-Agents network from observations to actions or their distributions.
+            `_actor_network`, a TF-Agents network from observations to actions or their distributions. Its
+            `reward_shaping_fn` and `observation_transformer` hold.
           action_dist_clip_per_dim: see `max_distance`.
           debug_summaries: passed on.
           name: name of the algorithm.
 
         Raises:
-          ValueError: `action_dist_clip_per_dim` is not above 0.
+          ValueError: `action_dist_clip_per_dim` is not above 0, or the algorithm has no actor network.
         """
         if action_dist_clip_per_dim <= 0.0:
             raise ValueError(f"{name}.action_dist_clip_per_dim must be above 0, got {action_dist_clip_per_dim}.")
         ac = ac_algorithm_cls(
             observation_spec=observation_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
+        if ac._actor_network is None:
+            raise ValueError(
+                f"{name}.ac_algorithm_cls makes a {type(ac).__name__}, which has no _actor_network to hold back: use an "
+                "actor-critic, SAC, DDPG or TD3."
+            )
         super().__init__(
             observation_spec,
             action_spec,
@@ -133,6 +139,24 @@ class TracAlgorithm(OffPolicyAlgorithm):
     def takes_encoded(self) -> bool:
         """No: it would change with the update, and only the step of the actor network is held."""
         return False
+
+    @property
+    def shapes_reward(self) -> bool:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.shapes_reward
+
+    def shape_reward(self, reward: tf.Tensor) -> tf.Tensor:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.shape_reward(reward)
+
+    @property
+    def transforms_observation(self) -> bool:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.transforms_observation
+
+    def transform_timestep(self, time_step: ActionTimeStep) -> ActionTimeStep:
+        """The wrapped algorithm's, which looks at time steps only behind it."""
+        return self._ac_algorithm.transform_timestep(time_step)
 
     @property
     def learning_state_spec(self) -> Nest:

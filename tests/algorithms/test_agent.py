@@ -24,6 +24,7 @@ from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.rl_algorithm import ROLLOUT
+from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.data_structures import ActionTimeStep, AlgorithmStep, Bootstrap, Experience, LossInfo, PolicyStep, StepType
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
@@ -195,6 +196,18 @@ def test_what_is_recorded_is_the_smallest() -> None:
     assert recorded(pixels, scale, half) == ([4], tf.uint8)
     assert recorded(OBS, lambda o: o + 1.0) == ([2], tf.float32)
     assert recorded(tf.TensorSpec([2], tf.float64), lambda o: tf.cast(o, tf.float32)) == ([2], tf.float32)
+
+
+@pytest.mark.parametrize("argument", ["reward_shaping_fn", "observation_transformer"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_the_agent_does_to_steps_is_not_given_to_the_algorithm_inside(argument: str, wrapped: bool) -> None:
+    def make(**specs: Any) -> Any:
+        algorithm = off_policy.make("discrete_sac", specs["observation_spec"], ACTION, **{argument: lambda x: 2.0 * x})
+        return TracAlgorithm(OBS, ACTION, lambda **_: algorithm) if wrapped else algorithm
+
+    kind = "TracAlgorithm" if wrapped else "SacAlgorithm"
+    with pytest.raises(ValueError, match=f"the {argument} of the {kind} inside of it: set Agent.{argument} instead"):
+        make_agent(rl_algorithm_cls=make)
 
 
 class Distance(CuriosityAlgorithm):

@@ -14,6 +14,9 @@ from alf.algorithms import trac_algorithm
 from alf.algorithms.agent import Agent
 from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.data_structures import Experience, StepType
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
+from tests.algorithms.networks import specs_of
 from tests.algorithms.off_policy import make
 from tests.algorithms.test_trac_algorithm import BATCH, LENGTH, distance, experience
 
@@ -103,3 +106,35 @@ def test_distances_of_deterministic_actions_are_those_of_the_definition() -> Non
         for b in range(BATCH):
             assert float(found[t, b]) == pytest.approx(sum((one[t, b] - other[t, b]) ** 2), rel=1e-5)
     assert trac_algorithm.max_distance(BOX, 0.01) == pytest.approx(np.sqrt(0.02))
+
+
+def test_the_wrapped_algorithm_shapes_rewards_and_transforms_observations_once() -> None:
+    """Metrics show the rewards of the environment."""
+
+    def inner(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+        of_steps = {"reward_shaping_fn": lambda r: 100.0 * r, "observation_transformer": lambda o: o + 1000.0}
+        return make("ddpg", observation_spec, action_spec, **of_steps)
+
+    env = PolicyUnittestEnv(4, 5, action_type=ActionType.Continuous, seed=0)
+    algorithm, seen = TracAlgorithm(*specs_of(env), inner), list[Experience]()
+    algorithm.add_experience_observer(seen.append)
+    driver = SyncOffPolicyDriver(env, algorithm, 10, exp_replayer="uniform", random_seed=0)
+    try:
+        driver.run()
+        algorithm.train(mini_batch_size=8, mini_batch_length=2, whole_replay_buffer_training=False)
+    finally:
+        driver.stop()
+    (exp,) = seen
+    assert exp.observation.numpy().min() >= 900.0
+    assert exp.observation.numpy().max() < 1900.0
+    episodes, _, average_return, _ = (float(metric.result()) for metric in driver.get_metrics()[:4])
+    assert algorithm.shapes_reward
+    assert abs(average_return) > 0.0
+    assert average_return == pytest.approx(exp.reward.numpy().sum() / 100.0 / episodes, rel=1e-4)
+
+
+def test_an_algorithm_without_an_actor_is_refused() -> None:
+    with pytest.raises(ValueError, match="ac_algorithm_cls makes a DqnAlgorithm, which has no _actor_network"):
+        TracAlgorithm(
+            OBS, CHOICE, lambda observation_spec, action_spec, **_: make("dqn", observation_spec, action_spec)
+        )
