@@ -184,6 +184,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
         Args:
           exp_replayer: its name; None for the default one.
           num_envs: single environments in total; the other sizes are the driver's, for replayers that need them.
+
+        Raises:
+          ValueError: there is none of this name, or observations are not of the kind that it needs.
         """
         del num_actors, unroll_length, learn_queue_cap
         held = self._volatile
@@ -195,10 +198,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
                 return
             self.exp_observers.remove(held.replayer.observe)
             held.functions.clear()
-        held.replayer = create_replayer(name, lambda: self.experience_spec, num_envs)
-        if isinstance(held.replayer, HindsightReplay):
-            held.replayer.set_reward_shaping(self.shape_reward)
-        held.replayer_key = key
+        replayer = create_replayer(name, lambda: self.experience_spec, num_envs)
+        if isinstance(replayer, HindsightReplay):
+            replayer.check_goals(self.time_step_spec, self.transform_timestep)
+            replayer.set_reward_shaping(self.shape_reward)
+        held.replayer, held.replayer_key = replayer, key
         self.add_experience_observer(held.replayer.observe)
 
     def add_after_train_hook(self, hook: Callable[[], None]) -> None:

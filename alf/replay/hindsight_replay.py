@@ -6,12 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
+from tf_agents.specs import BoundedTensorSpec
 
-from alf.data_structures import Experience, Nest, StepType
+from alf.data_structures import ActionTimeStep, Experience, Nest, StepType
 from alf.replay.sampling import Sample, View
 from alf.replay.uniform_replay import UniformReplay
-from alf.utils.common import broadcast_mask
+from alf.utils.common import broadcast_mask, zeros_from_spec
+
+_GOALS = ("achieved_goal", "desired_goal")
+_PROBES = 16
+# How far from 0 goals to try may lie, where the spec lets them.
+_WIDE = 1e3
 
 RewardFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -38,6 +45,7 @@ class HindsightReplay(UniformReplay):
     Observations are dicts as of a GoalEnv of Gymnasium-Robotics, {"observation", "achieved_goal", "desired_goal"}. In a
     share of the sequences, what was to be achieved becomes what was achieved at a random later step of the episode
     ("future" in the paper), in all rows of the sequence that are of the first row's episode, and rewards follow from it.
+    They are the environment's, so goals are recorded as it gives them: an `observation_transformer` leaves them alone.
     Discounts stay: an environment whose episodes end at the goal is not for this.
     """
 
@@ -67,7 +75,7 @@ class HindsightReplay(UniformReplay):
         super().__init__(experience_spec, num_streams, balanced)
         observation = experience_spec.observation
         fields = sorted(observation) if isinstance(observation, dict) else []
-        if not {"achieved_goal", "desired_goal"} <= set(fields):
+        if not set(_GOALS) <= set(fields):
             raise ValueError(
                 "exp_replayer='hindsight' needs observations with the fields 'achieved_goal' and 'desired_goal'; there are "
                 f"{fields or 'none'}."
@@ -78,6 +86,28 @@ class HindsightReplay(UniformReplay):
         self._shape_reward: Callable[[tf.Tensor], tf.Tensor] | None = None
         self._share = share
         self._horizon = horizon
+
+    @staticmethod
+    def check_goals(time_step_spec: ActionTimeStep, transform: Callable[[ActionTimeStep], ActionTimeStep]) -> None:
+        """Tries on observations at random whether goals stay what they are, apart from their dtype.
+
+        Args:
+          time_step_spec: specs of one time step of the environment.
+          transform: makes of time steps [B, ...] what is recorded of them.
+
+        Raises:
+          ValueError: it changes goals.
+        """
+        draw = np.random.default_rng(0)
+        raw = tf.nest.map_structure(lambda spec: _drawn(spec, draw), time_step_spec.observation)
+        given = zeros_from_spec(time_step_spec, _PROBES)._replace(observation=raw)
+        recorded = transform(given).observation
+        for field in _GOALS:
+            if not (isinstance(raw, dict) and field in raw and _same(raw[field], recorded[field])):
+                raise ValueError(
+                    f"exp_replayer='hindsight' judges goals as the environment does, and the observation_transformer changes "
+                    f"{field!r}: let it leave the goals alone, and scale them in the networks or by an ObservationNormalizer."
+                )
 
     def set_reward_shaping(self, shape_reward: Callable[[tf.Tensor], tf.Tensor]) -> None:
         """Has new rewards [b * L] shaped as those that are held were before they came."""
@@ -124,3 +154,16 @@ class HindsightReplay(UniformReplay):
         if self._shape_reward is not None:
             reward = tf.reshape(self._shape_reward(tf.reshape(reward, [-1])), tf.shape(reward))
         return exp._replace(observation=observation, reward=tf.where(rows, reward, exp.reward))
+
+
+def _drawn(spec: Any, draw: np.random.Generator) -> tf.Tensor:
+    """Values at random within a spec, [_PROBES, ...]."""
+    bounds = BoundedTensorSpec.from_spec(spec)
+    low, high = (np.clip(np.asarray(bound, np.float64), -_WIDE, _WIDE) for bound in (bounds.minimum, bounds.maximum))
+    return tf.constant(draw.uniform(low, high, [_PROBES, *spec.shape]).astype(spec.dtype.as_numpy_dtype))
+
+
+def _same(one: tf.Tensor, other: tf.Tensor) -> bool:
+    """Whether two tensors hold the same numbers, to the precision of float32."""
+    first, second = (np.asarray(x, np.float64) for x in (one, other))
+    return first.shape == second.shape and np.allclose(first, second, rtol=1e-6)

@@ -9,20 +9,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.networks import q_network
-from tf_agents.specs import array_spec
+from tf_agents.specs import array_spec, tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.data_structures import PolicyStep
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.replay.hindsight_replay import HindsightReplay, goal_distance_reward
+from alf.utils.common import cast_transformer
 from tests.algorithms.networks import specs_of
 from tests.algorithms.off_policy import adam
 from tests.replay.streams import SPEC, At, Ring, segments, where
 
 PERIOD = 5  # time steps of an episode
+ACTION = tensor_spec.BoundedTensorSpec([2], tf.float32, -1.0, 1.0)
 FAR = -1.0  # the goal of every recorded step
 
 
@@ -193,6 +197,49 @@ def test_new_rewards_are_shaped_as_the_others() -> None:
         assert set(drawn.reward.numpy().ravel()) == {-0.25, 0.0}
     finally:
         driver.stop()
+
+
+def scaled(field: str) -> Any:
+    return lambda observation: {**observation, field: 10.0 * observation[field]}
+
+
+def bounded(observation: Any) -> Any:
+    return tf.nest.map_structure(lambda o: tf.clip_by_value(o, -5.0, 5.0), observation)
+
+
+@pytest.mark.parametrize(
+    ("transformer", "changed"),
+    [
+        (scaled("achieved_goal"), "achieved_goal"),
+        (scaled("desired_goal"), "desired_goal"),
+        ([cast_transformer, bounded], "achieved_goal"),
+        (lambda o: {**o, "achieved_goal": o["achieved_goal"][:, :1]}, "achieved_goal"),
+        (lambda o: {**o, "achieved_goal": o["desired_goal"], "desired_goal": o["achieved_goal"]}, "achieved_goal"),
+        (lambda o: tf.nest.map_structure(lambda x: tf.cast(x, tf.int32), o), "achieved_goal"),
+        (cast_transformer, None),
+        (None, None),
+        (scaled("observation"), None),
+    ],
+)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_goals_are_recorded_as_the_environment_gives_them(transformer: Any, changed: str | None, dtype: Any) -> None:
+    """Rewards follow from them, as the environment's do."""
+    obs = {k: tf.TensorSpec([2], dtype) for k in ("observation", "achieved_goal", "desired_goal")}
+    algorithm = Standing(obs, ACTION, observation_transformer=transformer)
+    if changed is None:
+        algorithm.set_exp_replayer("hindsight", 1)
+        assert isinstance(algorithm.exp_replayer, HindsightReplay)
+        return
+    with pytest.raises(ValueError, match=f"the observation_transformer changes '{changed}'"):
+        algorithm.set_exp_replayer("hindsight", 1)
+    assert algorithm.exp_replayer is None
+
+
+class Standing(OffPolicyAlgorithm):
+    """Does nothing."""
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> PolicyStep:
+        return PolicyStep(tf.zeros_like(time_step.prev_action), (), ())
 
 
 BITS = 8
