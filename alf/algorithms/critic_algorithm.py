@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tf_agents.specs import BoundedTensorSpec
 
 from alf.algorithms.exploration import Exploration
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.data_structures import Nest, TrainingInfo, namedtuple
 from alf.networks.calling import call_network, learning
-from alf.utils.common import is_stateless
+from alf.utils.common import is_bounded, is_stateless
 from alf.utils.target_updater import TargetUpdater, get_target_updater
 
 NetworkStates = namedtuple(
@@ -23,6 +25,20 @@ NetworkStates.__doc__ = """What the networks of an algorithm with critics rememb
 `critics` and `target_critics` are tuples with one state for each network, `()` for a feed-forward one. The target
 networks' are there in learning only. A critic remembers what was observed and done, whatever action it judges next.
 """
+
+
+def _check_bounds(action_spec: Nest, name: str) -> None:
+    """Raises ValueError where a continuous action is not bounded: what acts, explores or judges goes by its range."""
+    for spec in tf.nest.flatten(action_spec):
+        if not spec.dtype.is_floating:
+            continue
+        bounds = BoundedTensorSpec.from_spec(spec)
+        low, high = np.min(bounds.minimum), np.max(bounds.maximum)
+        if not is_bounded(low, high):
+            raise ValueError(
+                f"{name} needs bounded actions, got {low:g} to {high:g}: have a wrapper, such as "
+                "gymnasium.wrappers.TransformAction, rescale them from a Box such as [-1, 1], or use PPO."
+            )
 
 
 def build_network(network: Any) -> Any:
@@ -106,13 +122,14 @@ class CriticAlgorithm(OffPolicyAlgorithm):
           target_update_unit: "updates" or "env_steps".
 
         Raises:
-          ValueError: the action spec is a nest that it does not take.
+          ValueError: the action spec is a nest that it does not take, or of continuous actions without finite bounds.
         """
         nest = isinstance(action_spec, (list, tuple, dict))
         mixed = any(not spec.dtype.is_floating for spec in tf.nest.flatten(action_spec))
         if nest and (mixed or not self.takes_nests):
             kind = "a single action, or a nest of continuous ones" if self.takes_nests else "a single action"
             raise ValueError(f"{type(self).__name__} takes {kind}, got {action_spec}: use PPO or another actor-critic.")
+        _check_bounds(action_spec, type(self).__name__)
         own = [(optimizer, list(modules)) for optimizer, modules in trained if optimizer is not None]
         super().__init__(
             observation_spec,

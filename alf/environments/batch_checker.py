@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.utils.common import is_bounded
 
 FAIL, WARN, OK = "FAIL", "warn", "ok"
 
 _FIRST, _LAST = 0, 2
-_UNBOUNDED = 1e9
 
 
 class Finding(NamedTuple):
@@ -95,12 +95,6 @@ def sample_actions(spec: Any, batch_size: int, rng: np.random.Generator) -> Any:
         return rng.standard_normal(shape).astype(part.dtype)
 
     return tf.nest.map_structure(leaf, spec)
-
-
-def is_bounded(low: Any, high: Any) -> bool:
-    """Whether the bounds of a spec are those of a bounded space."""
-    # Specs have the largest float where a space has infinity.
-    return bool((np.abs(low) < _UNBOUNDED).all() and (np.abs(high) < _UNBOUNDED).all())
 
 
 def bad_value(array: np.ndarray) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from alf.environments import spaces
-from alf.environments.batch_checker import FAIL, OK, WARN, Finding, bad_value, check_batched, is_bounded
+from alf.environments.batch_checker import FAIL, OK, WARN, Finding, bad_value, check_batched
 from alf.environments.vectorization import EnvironmentLoader
+from alf.utils.common import is_bounded
 
 # So many episodes of one length that ended in themselves are a time limit in disguise.
 _SUSPICIOUS_EPISODES = 3

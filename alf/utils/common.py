@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
@@ -17,6 +18,9 @@ from alf.utils import nest_utils
 from alf.utils.target_updater import get_target_updater as get_target_updater
 
 _global_env = threading.local()
+
+# Specs have the largest float where a space has infinity.
+_UNBOUNDED = 1e9
 
 
 def flat(rows: Nest) -> Nest:
@@ -130,6 +134,11 @@ def get_observation_spec(field: str | None = None) -> Nest:
 def get_action_spec() -> Nest:
     """The action spec of the run's environment."""
     return tensor_spec.from_spec(get_env().action_spec())
+
+
+def is_bounded(low: Any, high: Any) -> bool:
+    """Whether the bounds of a spec are those of a bounded space."""
+    return bool((np.abs(low) < _UNBOUNDED).all() and (np.abs(high) < _UNBOUNDED).all())
 
 
 def cast_spec(nested_spec: Nest) -> Nest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any
 
 import gin
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.networks import encoding_network
+from tf_agents.specs import tensor_spec
 
 from alf.algorithms.agent import Agent
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
@@ -29,6 +31,7 @@ from alf.utils import gin_utils, rng
 from tests.algorithms.networks import specs_of
 from tests.algorithms.off_policy import CONTINUOUS, DISCRETE, adam, make
 
+FLOAT_MAX = float(np.finfo(np.float32).max)
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -266,3 +269,20 @@ def test_sac_says_which_critic_its_actions_need() -> None:
         ValueError, match=r"with continuous actions needs a critic of \(observation, action.*got QNetwork"
     ):
         SacAlgorithm(*continuous, actor, critic)
+
+
+# As alf's specs have infinity, a half-line, and as specs of one's own may have it.
+@pytest.mark.parametrize(("low", "high"), [(-FLOAT_MAX, FLOAT_MAX), (0.0, FLOAT_MAX), (-np.inf, np.inf)])
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_actions_without_bounds_are_refused(name: str, low: float, high: float) -> None:
+    obs, act = specs_of(environment(name))
+    unbounded = tensor_spec.BoundedTensorSpec(act.shape, tf.float32, low, high)
+    with pytest.raises(ValueError, match=re.escape(f"needs bounded actions, got {low:g} to {high:g}: ")):
+        make(name, obs, unbounded)
+
+
+def test_a_nest_of_actions_is_bounded_in_all_its_parts() -> None:
+    obs, act = specs_of(environment("sac"))
+    actor, critic = make("sac", obs, act)._actor_network, make("sac", obs, act)._critic_networks[0]
+    with pytest.raises(ValueError, match="needs bounded actions"):
+        SacAlgorithm(obs, {"a": act, "b": tf.TensorSpec([2], tf.float32)}, actor, critic)
