@@ -7,6 +7,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms.critic_algorithm import refuse
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.one_step_loss import Lookahead, look_ahead, per_sequence, row_weights
 from alf.algorithms.transitions import Transitions
@@ -42,8 +43,9 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
           n_step: steps that a target looks ahead; sequences need n_step + 1 rows.
 
         Raises:
-          ValueError: the atoms are not in order, n_step is below 1, or as `DqnAlgorithm`.
+          ValueError: the atoms are not in order, n_step is below 1, a `critic_loss` is given, or as `DqnAlgorithm`.
         """
+        refuse(name, kwargs, {"critic_loss": "C51 has its own loss: set gamma and n_step"})
         if not min_q_value < max_q_value or n_step < 1:
             raise ValueError(
                 f"{name} needs min_q_value < max_q_value and n_step >= 1; got {min_q_value}, {max_q_value} and {n_step}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,22 @@ NetworkStates.__doc__ = """What the networks of an algorithm with critics rememb
 `critics` and `target_critics` are tuples with one state for each network, `()` for a feed-forward one. The target
 networks' are there in learning only. A critic remembers what was observed and done, whatever action it judges next.
 """
+
+
+def refuse(name: str, given: Mapping[str, Any], advice: Mapping[str, str]) -> None:
+    """Refuses arguments that an algorithm shares with the one it is made from, and that mean nothing to it.
+
+    Args:
+      name: of the algorithm.
+      given: its arguments by name.
+      advice: what to do instead, by the name of each argument to refuse.
+
+    Raises:
+      ValueError: one of them is given.
+    """
+    for argument, instead in advice.items():
+        if argument in given:
+            raise ValueError(f"{name} takes no {argument}, got {given[argument]!r}: {instead}.")
 
 
 def _check_bounds(action_spec: Nest, name: str) -> None:

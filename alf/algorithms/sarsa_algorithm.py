@@ -7,6 +7,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms.critic_algorithm import refuse
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.transitions import Transitions
@@ -53,8 +54,9 @@ class SarsaAlgorithm(DdpgAlgorithm):
           gamma: multiplies the environment's discount.
 
         Raises:
-          ValueError: a network is recurrent, or as `DdpgAlgorithm`.
+          ValueError: a network is recurrent, a `critic_loss` is given, or as `DdpgAlgorithm`.
         """
+        refuse(name, kwargs, {"critic_loss": "its loss is OneStepTDLoss: set gamma, and the rest by gin"})
         super().__init__(
             observation_spec,
             action_spec,

@@ -8,11 +8,20 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms.critic_algorithm import refuse
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.exploration import Exploration, GaussianNoise, clip_to_spec, half_range
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import Nest, TrainingInfo
 from alf.utils import rng
+
+# Arguments of DDPG that TD3 decides itself.
+_DECIDED = {
+    **dict.fromkeys(("ou_stddev", "ou_damping"), "set exploration = @OUNoise()"),
+    **dict.fromkeys(
+        ("target_update_period", "target_update_unit"), "targets move with the actor: set actor_update_period"
+    ),
+}
 
 
 @gin.configurable(module="alf")
@@ -59,11 +68,18 @@ class Td3Algorithm(DdpgAlgorithm):
           exploration: noise of acting, `GaussianNoise()` by default; one, or a mapping from the kind of action to one.
 
         Raises:
-          ValueError: the optimisers are not two, the period is below 1, or as `DdpgAlgorithm`.
+          ValueError: the optimisers are not two, the period is below 1, a noise is below 0, an argument of DDPG is given
+            that has no effect here, or as `DdpgAlgorithm`.
         """
         if actor_optimizer is None or critic_optimizer is None or actor_optimizer is critic_optimizer:
             raise ValueError(
                 f"{name} updates the actor less often than the critics: give actor_optimizer and critic_optimizer, two objects."
+            )
+        refuse(name, kwargs, _DECIDED)
+        if not (target_policy_noise >= 0.0 and target_policy_noise_clip >= 0.0):
+            raise ValueError(
+                f"{name} needs target_policy_noise and target_policy_noise_clip >= 0; got {target_policy_noise} and "
+                f"{target_policy_noise_clip}."
             )
         super().__init__(
             observation_spec,

@@ -271,6 +271,29 @@ def test_sac_says_which_critic_its_actions_need() -> None:
         SacAlgorithm(*continuous, actor, critic)
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "value", "said"),
+    [
+        ("c51", "critic_loss", OneStepTDLoss(0.5, n_step=3), "C51 has its own loss: set gamma and n_step"),
+        ("sarsa", "critic_loss", OneStepTDLoss(0.5), "set gamma"),
+        ("td3", "ou_stddev", 0.9, "set exploration = @OUNoise()"),
+        ("td3", "ou_damping", 0.3, "set exploration = @OUNoise()"),
+        ("td3", "target_update_period", 3, "set actor_update_period"),
+        ("td3", "target_update_unit", "env_steps", "set actor_update_period"),
+    ],
+)
+def test_arguments_without_effect_are_refused(name: str, argument: str, value: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"Algorithm takes no {argument}, got .*: .*{re.escape(said)}"):
+        make(name, *specs_of(environment(name)), **{argument: value})
+
+
+@pytest.mark.parametrize("noise", [{"target_policy_noise": -1.0}, {"target_policy_noise_clip": float("nan")}])
+def test_td3_refuses_noise_below_zero(noise: dict[str, float]) -> None:
+    (value,) = noise.values()
+    with pytest.raises(ValueError, match=rf"target_policy_noise and target_policy_noise_clip >= 0; got .*{value}"):
+        make("td3", *specs_of(environment("td3")), **noise)
+
+
 # As alf's specs have infinity, a half-line, and as specs of one's own may have it.
 @pytest.mark.parametrize(("low", "high"), [(-FLOAT_MAX, FLOAT_MAX), (0.0, FLOAT_MAX), (-np.inf, np.inf)])
 @pytest.mark.parametrize("name", CONTINUOUS)
