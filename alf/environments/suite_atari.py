@@ -12,6 +12,7 @@ import gin
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
+from tf_agents.trajectories import time_step as ts
 
 from alf.environments import gym_ids, suite_gym
 from alf.environments.atari_preprocessing import DMAtariPreprocessing
@@ -111,7 +112,11 @@ def _game(name: str) -> str:
 
 
 class AleVectorEnvironment(VectorEnvironment):
-    """ALE's own vector environment, which preprocesses and steps in C++ threads."""
+    """ALE's own vector environment, which preprocesses and steps in C++ threads.
+
+    It begins a game with black pictures in its stacks; here, as by the other emulators, the first picture of the game
+    stands for those that are missing, which is also what `ReplayBuffer.frame_stack` puts together again.
+    """
 
     def __init__(self, env: VectorEnv, seeds: Sequence[int], frames_per_step: int) -> None:
         """Adapts `env`, which is closed with this.
@@ -123,6 +128,9 @@ class AleVectorEnvironment(VectorEnvironment):
         """
         super().__init__(env, seeds, channels_first=True)
         self._frames_per_step = frames_per_step
+        self._stack_size = self._observation_spec.shape[-1]
+        # Of each row, how many pictures of its last stack are from before its game.
+        self._missing = np.zeros(env.num_envs, int)
 
     @property
     def frames_per_step(self) -> int:
@@ -133,6 +141,24 @@ class AleVectorEnvironment(VectorEnvironment):
         # From one integer it would count upwards.
         observation, self._info = self._env.reset(seed=None if seeds is None else np.asarray(seeds))
         return observation
+
+    def _reset(self) -> ts.TimeStep:
+        return self._without_missing(super()._reset())
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        games_begin = self._any_done
+        step = super()._step(action)
+        return self._without_missing(step) if games_begin or self._missing.any() else step
+
+    def _without_missing(self, step: ts.TimeStep) -> ts.TimeStep:
+        """`step`, into whose stacks, a copy that nobody else has yet, the first pictures of the games are written."""
+        begins = step.step_type == ts.StepType.FIRST
+        self._missing = np.where(begins, self._stack_size - 1, np.maximum(self._missing - 1, 0))
+        for row in np.flatnonzero(self._missing):
+            # Picture by picture, as in `spaces.images_to_channels_last`.
+            for missing in range(self._missing[row]):
+                step.observation[row, ..., missing] = step.observation[row, ..., self._missing[row]]
+        return step
 
 
 def _make_vector(game: str, size: int, seeds: list[int], frameskip: int, **kwargs: Any) -> AleVectorEnvironment:

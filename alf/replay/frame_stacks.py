@@ -79,9 +79,11 @@ class FrameStacks:
             if not stack:
                 continue
             frames = np.stack(np.split(np.asarray(x), self.size, self.axis), 3)
-            first = (step_type[:, 1:] == StepType.FIRST)[..., np.newaxis, np.newaxis, np.newaxis, np.newaxis]
-            expected = np.where(first, frames[:, 1:, :, -1:], frames[:, :-1, :, 1:])
-            if (frames[:, 1:, :, :-1] != expected).any():
+            older = frames[:, :, :, :-1]
+            # Nothing is known of what was before the first of these steps.
+            before = np.concatenate([older[:, :1], frames[:, :-1, :, 1:]], axis=1)
+            first = (step_type == StepType.FIRST)[..., np.newaxis, np.newaxis, np.newaxis, np.newaxis]
+            if (older != np.where(first, frames[:, :, :, -1:], before)).any():
                 raise ValueError(
                     f"ReplayBuffer.frame_stack={self.size}: observations along axis {self.axis} are not the frames of the "
                     "last steps, with the first frame of an episode in the place of missing ones: set frame_stack=1, or "

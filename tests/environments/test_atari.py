@@ -185,14 +185,14 @@ def _play(env: BatchedEnvironment, steps: int) -> list[Any]:
 
 @pytest.mark.parametrize("emulator", _EMULATORS)
 def test_every_emulator_gives_stacks_raw_rewards_and_lives(emulator: str) -> None:
-    env = _make("SpaceInvaders", emulator)
+    env = _make("SpaceInvaders", emulator, max_frames=4 * 100)
     kinds = {"vector_entry_point": AleVectorEnvironment, "envpool": EnvPoolEnvironment}
     if emulator in kinds:
         assert isinstance(env.env._env, kinds[emulator])
     spec = env.observation_spec()
     assert (spec.shape, spec.dtype, env.action_spec().maximum) == ((84, 84, 4), np.uint8, 5)
     assert env.frames_per_step == 4
-    steps = _play(env, 150)
+    steps = _play(env, 250)
     assert env.lives.shape == (2,)
     assert 1 <= env.lives.min() <= env.lives.max() <= 3
     first = steps[0].observation
@@ -201,8 +201,16 @@ def test_every_emulator_gives_stacks_raw_rewards_and_lives(emulator: str) -> Non
     rewards = np.stack([s.reward for s in steps])
     assert rewards.max() >= 5  # An invader is worth 5 points and more; clipped it would be 1.
     assert set(np.unique(rewards % 5)) == {0.0}
-    for before, after in itertools.pairwise(steps):
-        assert np.array_equal(after.observation[..., :3], before.observation[..., 1:])
+    firsts = 0
+    for before, after in itertools.pairwise([None, *steps]):
+        for row, kind in enumerate(after.step_type):
+            seen = after.observation[row]
+            # In a new game its first picture stands for those that are missing.
+            older = np.repeat(seen[..., 3:], 3, -1) if kind == 0 else before.observation[row, ..., 1:]
+            assert np.array_equal(seen[..., :3], older)
+            assert seen.any(axis=(0, 1)).all()
+            firsts += kind == 0
+    assert firsts == 6
     assert len({s.observation.tobytes() for s in steps}) > 70
     env.close()
 

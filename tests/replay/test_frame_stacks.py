@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from alf.data_structures import ActionTimeStep, Bootstrap, Experience
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
 from tests.replay.streams import SPEC
@@ -100,6 +100,12 @@ def test_what_is_no_stack_is_refused() -> None:
     wrong = {**exp.observation, "image": exp.observation["image"][..., ::-1]}
     with pytest.raises(ValueError, match="are not the frames of the last steps"):
         replayer.observe(exp._replace(observation=wrong))
+    filled = exp.observation["image"].numpy()
+    assert exp.step_type[0, 0, 0] == StepType.FIRST
+    for step in range(STACK - 1):
+        filled[:, step, ..., : STACK - 1 - step] = 99
+    with pytest.raises(ValueError, match="with the first frame of an episode in the place of missing ones"):
+        replayer.observe(exp._replace(observation={**exp.observation, "image": tf.constant(filled)}))
     with pytest.raises(ValueError, match="no observation of rank 3 has a multiple of 3"):
         make(UniformReplay, -1, stack=3)
     with pytest.raises(ValueError, match="frame_stack >= 1"):
