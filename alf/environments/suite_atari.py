@@ -62,7 +62,7 @@ def load(
       stack_size: pictures in an observation, the newest last.
       sticky_actions: chance that a frame repeats the action before instead; 0.25 after Machado et al. (2018).
       full_action_space: all 18 actions instead of those that the game uses.
-      max_frames: after so many frames a game is truncated.
+      max_frames: after so many frames, at least `frame_skip`, a game is truncated; 0 for no limit.
       env_wrappers: wrap the `BatchedEnvironment`, in order.
       render_mode: "rgb_array" to make `render` work, where Gymnasium runs the game.
       **env_kwargs: to what makes the game, such as num_threads for the C++ ones.
@@ -71,9 +71,15 @@ def load(
       What `create_environment` calls with a batch size and a seed.
 
     Raises:
-      ValueError: `environment_name` is an id, not the name of a game.
+      ValueError: `environment_name` is an id, not the name of a game; or `max_frames` has no room for a step.
     """
     game = _game(environment_name)
+    if max_frames < 0 or 0 < max_frames < frame_skip:
+        raise ValueError(
+            f"max_frames={max_frames} must be at least frame_skip={frame_skip}, the frames of a step, or 0, which lifts "
+            "the limit."
+        )
+    frames = max_frames or suite_gym.NO_LIMIT
     common = {"repeat_action_probability": sticky_actions, "full_action_space": full_action_space, **env_kwargs}
     sizes = {"img_height": screen_size, "img_width": screen_size, "stack_num": stack_size, "noop_max": noop_max}
 
@@ -83,7 +89,7 @@ def load(
             disable_env_checker=True,
             obs_type="grayscale",
             frameskip=1,
-            max_num_frames_per_episode=max_frames,
+            max_num_frames_per_episode=frames,
             render_mode=render_mode,
             **common,
         )
@@ -92,10 +98,10 @@ def load(
     return EnvironmentLoader(
         make=make,
         make_vector=functools.partial(
-            _make_vector, game, frameskip=frame_skip, max_num_frames_per_episode=max_frames, **sizes, **common
+            _make_vector, game, frameskip=frame_skip, max_num_frames_per_episode=frames, **sizes, **common
         ),
         make_envpool=functools.partial(
-            _make_envpool, game, frame_skip=frame_skip, max_episode_steps=max_frames // frame_skip, **sizes, **common
+            _make_envpool, game, frame_skip=frame_skip, max_episode_steps=frames // frame_skip, **sizes, **common
         ),
         env_wrappers=(EpisodicLife, *env_wrappers) if episodic_life else env_wrappers,
     )
@@ -173,5 +179,6 @@ def _make_vector(game: str, size: int, seeds: list[int], frameskip: int, **kwarg
     return AleVectorEnvironment(env, seeds, frameskip)
 
 
-def _make_envpool(game: str, size: int, seeds: list[int], **kwargs: Any) -> EnvPoolEnvironment:
-    return make_envpool(f"{game}-v5", size, seeds, **kwargs)
+def _make_envpool(game: str, size: int, seeds: list[int], noop_max: int, **kwargs: Any) -> EnvPoolEnvironment:
+    # EnvPool crashes at 0. At 1 pressing FIRE takes the place of the only no-op.
+    return make_envpool(f"{game}-v5", size, seeds, noop_max=max(noop_max, 1), **kwargs)

@@ -265,6 +265,29 @@ def test_seeds_and_truncation(emulator: str) -> None:
     assert not np.array_equal(first[:, 0], first[:, 1])
 
 
+def _first_ends(emulator: str, steps: int, **kwargs: Any) -> list[tuple[int, float]]:
+    """Of both rows of Pong, after how many steps their first game ended, and with which discount."""
+    env = _make("Pong", emulator, noop_max=0, **kwargs)
+    ends: dict[int, tuple[int, float]] = {}
+    for i, step in enumerate(_play(env, steps)):
+        for row in np.flatnonzero(step.step_type == 2):
+            ends.setdefault(int(row), (i, float(step.discount[row])))
+    env.close()
+    return [ends[row] for row in sorted(ends)]
+
+
+@pytest.mark.parametrize("emulator", _EMULATORS)
+def test_no_limit(emulator: str) -> None:
+    assert _first_ends(emulator, 8, max_frames=0) == []
+    assert _first_ends(emulator, 8, max_frames=4 * 6 if emulator != "sync" else 4 * 7) == [(6, 1.0)] * 2
+
+
+@pytest.mark.parametrize("limit", [{"max_frames": -1}, {"max_frames": 3}, {"max_frames": 7, "frame_skip": 8}])
+def test_a_limit_has_room_for_a_step(limit: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"max_frames={limit['max_frames']}"):
+        suite_atari.load("Pong", **limit)
+
+
 def _probability(env: Any) -> float:
     return env.env._env.unwrapped.ale.getFloat("repeat_action_probability")
 
