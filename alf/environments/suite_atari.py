@@ -41,6 +41,8 @@ def load(
     max_frames: int = 108_000,
     env_wrappers: Sequence[Callable[[BatchedEnvironment], BatchedEnvironment]] = (),
     render_mode: str | None = None,
+    max_episode_steps: int | None = None,
+    num_threads: int | None = None,
     **env_kwargs: Any,
 ) -> EnvironmentLoader:
     """Finds a game and tells how to make batches of it, with the preprocessing of `DMAtariPreprocessing`.
@@ -65,15 +67,21 @@ def load(
       max_frames: after so many frames, at least `frame_skip`, a game is truncated; 0 for no limit.
       env_wrappers: wrap the `BatchedEnvironment`, in order.
       render_mode: "rgb_array" to make `render` work, where Gymnasium runs the game.
-      **env_kwargs: to what makes the game, such as num_threads for the C++ ones.
+      max_episode_steps: truncates games after so many decisions of the agent instead; 0 for no limit, None for
+        `max_frames`.
+      num_threads: of a C++ emulator, None for as many as it takes by itself; the others have none.
+      **env_kwargs: to what makes the game.
 
     Returns:
       What `create_environment` calls with a batch size and a seed.
 
     Raises:
-      ValueError: `environment_name` is an id, not the name of a game; or `max_frames` has no room for a step.
+      ValueError: `environment_name` is an id, not the name of a game; or a limit has no room for a step.
     """
     game = _game(environment_name)
+    suite_gym.check_max_episode_steps(max_episode_steps)
+    if max_episode_steps is not None:
+        max_frames = max_episode_steps * frame_skip
     if max_frames < 0 or 0 < max_frames < frame_skip:
         raise ValueError(
             f"max_frames={max_frames} must be at least frame_skip={frame_skip}, the frames of a step, or 0, which lifts "
@@ -81,7 +89,15 @@ def load(
         )
     frames = max_frames or suite_gym.NO_LIMIT
     common = {"repeat_action_probability": sticky_actions, "full_action_space": full_action_space, **env_kwargs}
-    sizes = {"img_height": screen_size, "img_width": screen_size, "stack_num": stack_size, "noop_max": noop_max}
+    batched = {
+        "img_height": screen_size,
+        "img_width": screen_size,
+        "stack_num": stack_size,
+        "noop_max": noop_max,
+        **common,
+    }
+    if num_threads is not None:
+        batched["num_threads"] = num_threads
 
     def make() -> gymnasium.Env:
         env = gym_ids.make(
@@ -89,19 +105,21 @@ def load(
             disable_env_checker=True,
             obs_type="grayscale",
             frameskip=1,
-            max_num_frames_per_episode=frames,
+            # Here ALE counts the frames of a reset too.
+            max_num_frames_per_episode=frames if max_episode_steps is None else suite_gym.NO_LIMIT,
             render_mode=render_mode,
             **common,
         )
-        return FrameStack(DMAtariPreprocessing(env, frame_skip, noop_max, screen_size), stack_size)
+        stack = FrameStack(DMAtariPreprocessing(env, frame_skip, noop_max, screen_size), stack_size)
+        return gymnasium.wrappers.TimeLimit(stack, max_episode_steps) if max_episode_steps else stack
 
     return EnvironmentLoader(
         make=make,
         make_vector=functools.partial(
-            _make_vector, game, frameskip=frame_skip, max_num_frames_per_episode=frames, **sizes, **common
+            _make_vector, game, frameskip=frame_skip, max_num_frames_per_episode=frames, **batched
         ),
         make_envpool=functools.partial(
-            _make_envpool, game, frame_skip=frame_skip, max_episode_steps=frames // frame_skip, **sizes, **common
+            _make_envpool, game, frame_skip=frame_skip, max_episode_steps=frames // frame_skip, **batched
         ),
         env_wrappers=(EpisodicLife, *env_wrappers) if episodic_life else env_wrappers,
     )

@@ -38,6 +38,7 @@ def load(
     env_wrappers: Sequence[Callable[[BatchedEnvironment], BatchedEnvironment]] = (),
     max_episode_steps: int | None = None,
     render_mode: str | None = None,
+    num_threads: int | None = None,
     **env_kwargs: Any,
 ) -> EnvironmentLoader:
     """Finds an environment and tells how to make batches of it; makes none yet.
@@ -52,6 +53,8 @@ def load(
       max_episode_steps: truncates episodes after so many decisions of the agent; None keeps what the environment is
         registered with, 0 lifts that.
       render_mode: "rgb_array" to make `render` work; None to save the cost.
+      num_threads: of an EnvPool, None for as many as it takes by itself; a callable gets it too, other environments by
+        id do not.
       **env_kwargs: to the environment.
 
     Returns:
@@ -60,14 +63,14 @@ def load(
     Raises:
       ValueError: `max_episode_steps` is below 0.
     """
-    if max_episode_steps is not None and max_episode_steps < 0:
-        raise ValueError(f"max_episode_steps={max_episode_steps} must be at least 0, which lifts the limit.")
+    check_max_episode_steps(max_episode_steps)
+    threads = {} if num_threads is None else {"num_threads": num_threads}
     if render_mode is not None:
         env_kwargs["render_mode"] = render_mode
     user_make = _user_callable(environment_name)
     if user_make is not None:
-        if env_kwargs:
-            user_make = functools.partial(user_make, **env_kwargs)
+        if env_kwargs or threads:
+            user_make = functools.partial(user_make, **env_kwargs, **threads)
         if max_episode_steps:
             user_make = wrapped_maker(user_make, (lambda env: gymnasium.wrappers.TimeLimit(env, max_episode_steps),))
         return EnvironmentLoader(make=wrapped_maker(user_make, gym_env_wrappers), env_wrappers=env_wrappers)
@@ -78,9 +81,15 @@ def load(
     return EnvironmentLoader(
         make=wrapped_maker(make, gym_env_wrappers),
         make_vector=_vector_maker(environment_name, gym_env_wrappers, env_kwargs),
-        make_envpool=functools.partial(_make_envpool, environment_name, gym_env_wrappers, env_kwargs),
+        make_envpool=functools.partial(_make_envpool, environment_name, gym_env_wrappers, {**env_kwargs, **threads}),
         env_wrappers=env_wrappers,
     )
+
+
+def check_max_episode_steps(max_episode_steps: int | None) -> None:
+    """ValueError for a limit below 0."""
+    if max_episode_steps is not None and max_episode_steps < 0:
+        raise ValueError(f"max_episode_steps={max_episode_steps} must be at least 0, which lifts the limit.")
 
 
 def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:

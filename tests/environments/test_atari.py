@@ -12,6 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from alf.environments import BatchedEnvironment, EnvPoolEnvironment, create_environment, gym_ids, suite_atari, suite_gym
+from alf.environments.random_limits import load_with_random_max_episode_steps
 from alf.environments.suite_atari import AleVectorEnvironment
 from alf.environments.wrappers import DMAtariPreprocessing, FrameStack
 
@@ -282,9 +283,12 @@ def test_no_limit(emulator: str) -> None:
     assert _first_ends(emulator, 8, max_frames=4 * 6 if emulator != "sync" else 4 * 7) == [(6, 1.0)] * 2
 
 
-@pytest.mark.parametrize("limit", [{"max_frames": -1}, {"max_frames": 3}, {"max_frames": 7, "frame_skip": 8}])
+@pytest.mark.parametrize(
+    "limit",
+    [{"max_frames": -1}, {"max_frames": 3}, {"max_frames": 7, "frame_skip": 8}, {"max_episode_steps": -1}],
+)
 def test_a_limit_has_room_for_a_step(limit: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=f"max_frames={limit['max_frames']}"):
+    with pytest.raises(ValueError, match="{}={} must be at least".format(*next(iter(limit.items())))):
         suite_atari.load("Pong", **limit)
 
 
@@ -305,6 +309,34 @@ def test_sticky_actions_by_id_or_by_argument() -> None:
     load = functools.partial(suite_gym.load, gym_env_wrappers=wrappers, frameskip=1)
     env = create_environment("ALE/Pong-v5", load, num_parallel_environments=3, seed=0)
     assert env.reset().observation.shape == (3, 84, 84, 4)
+    env.close()
+
+
+@pytest.mark.parametrize("emulator", _EMULATORS)
+def test_max_episode_steps_are_decisions(emulator: str) -> None:
+    env = _make("Pong", emulator, max_episode_steps=6)
+    steps = _play(env, 20)
+    env.close()
+    lasts = [i for i, step in enumerate(steps) if step.step_type[0] == 2]
+    assert lasts == [6, 13, 20]
+    assert all(step.discount.tolist() == [1.0, 1.0] for step in steps)
+    assert _first_ends(emulator, 8, max_episode_steps=0, max_frames=4 * 6) == []
+
+
+def test_each_row_of_a_game_may_have_a_limit_of_its_own() -> None:
+    _needs("ale_py", "cv2")
+    load = functools.partial(load_with_random_max_episode_steps, env_load_fn=suite_atari.load, min_steps=5, max_steps=5)
+    env = create_environment("Pong", load, num_parallel_environments=2, seed=0)
+    assert [step.step_type.tolist() for step in _play(env, 5)] == [[0, 0], *[[1, 1]] * 4, [2, 2]]
+    env.close()
+
+
+@pytest.mark.parametrize("emulator", _EMULATORS)
+def test_threads_are_for_those_emulators_that_have_some(emulator: str) -> None:
+    env = _make("Pong", emulator, num_threads=1, noop_max=1)
+    assert env.reset().observation.shape == (2, 84, 84, 4)
+    if emulator == "envpool":
+        assert env.env._env._env.config["num_threads"] == 1
     env.close()
 
 

@@ -51,6 +51,25 @@ def test_classic_control(name: str, shape: tuple[int, ...], action: tuple[int, .
     assert _play(env)[-1].observation.dtype == np.float32
 
 
+@pytest.mark.parametrize("vectorization", ["single", "auto", "sync", "envpool"])
+def test_threads_are_for_envpool(vectorization: str) -> None:
+    if vectorization == "envpool":
+        _needs("envpool", "envpool")
+    load = functools.partial(suite_gym.load, num_threads=1)
+    rows = 1 if vectorization == "single" else 2
+    env = create_environment("CartPole-v1", load, num_parallel_environments=rows, seed=0, vectorization=vectorization)
+    assert _play(env)[-1].observation.shape == (rows, 4)
+
+
+def test_a_callable_gets_the_number_of_threads() -> None:
+    def make(num_threads: int) -> gymnasium.Env:
+        assert num_threads == 3
+        return gymnasium.make("CartPole-v1")
+
+    load = functools.partial(suite_gym.load, num_threads=3)
+    create_environment(make, load, num_parallel_environments=1, seed=0).close()
+
+
 @pytest.mark.parametrize(("name", "size", "actions"), [("LunarLander-v3", 8, ()), ("BipedalWalker-v3", 24, (4,))])
 def test_box2d(name: str, size: int, actions: tuple[int, ...]) -> None:
     _needs("Box2D", "box2d")

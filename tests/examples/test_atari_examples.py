@@ -8,6 +8,7 @@ import gin
 import numpy as np
 import pytest
 
+from alf.bin.trained import make_environment
 from alf.environments import create_environment
 from alf.trainers.config import TrainerConfig
 from alf.utils import external_configurables as external_configurables
@@ -75,6 +76,18 @@ def test_pong_trains_with_envpool_from_bytes(tmp_path: pathlib.Path) -> None:
     assert trainer.algorithm.experience_spec.observation.dtype.as_numpy_dtype == np.uint8
     frames = [row for row in (tmp_path / "run" / "train" / "stats.csv").read_text().splitlines() if "Frames" in row]
     assert len(frames) == 1  # The header.
+
+
+def test_pictures_of_pong() -> None:
+    pytest.importorskip("ale_py", reason="ale-py (alf[atari]) is not installed")
+    pytest.importorskip("cv2", reason="OpenCV (alf[atari]) is not installed")
+    gin_utils.parse_gin([str(EXAMPLES / "async_ppo_pong.gin")], [])
+    env = make_environment(0, pictures=True)
+    assert env.reset().observation.shape == (1, 84, 84, 4)
+    picture = env.render()
+    assert picture is not None
+    assert picture.shape == (210, 160, 3)
+    env.close()
 
 
 def test_the_lines_of_old_files() -> None:
