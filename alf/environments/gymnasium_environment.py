@@ -146,7 +146,7 @@ class SingleEnvironment(GymnasiumEnvironment):
         self._done = bool(terminated or truncated)
         return ts.TimeStep(
             step_type=np.array([2 if self._done else 1], np.int32),
-            reward=np.array([reward], np.float32),
+            reward=np.array(reward, np.float32).reshape(1),
             discount=np.array([0.0 if terminated else 1.0], np.float32),
             observation=self._convert(observation),
         )
@@ -220,7 +220,8 @@ class VectorEnvironment(GymnasiumEnvironment):
         """observation, reward float32 [B] (a fresh array), terminated, truncated and either of them, bool [B]."""
         observation, reward, terminated, truncated, self._info = self._step_env(action)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        return observation, np.array(reward, np.float32), terminated, truncated, terminated | truncated
+        reward = np.array(reward, np.float32).reshape(self._batch_size)
+        return observation, reward, terminated, truncated, terminated | truncated
 
     def _step(self, action: Any) -> ts.TimeStep:
         first = self._done

@@ -123,6 +123,26 @@ def test_nested_specs_match_what_is_delivered(vectorization: str) -> None:
     env.close()
 
 
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async", "auto"])
+def test_a_reward_may_have_an_axis_of_one(vectorization: str) -> None:
+    class Arrays(ToyEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            return observation, np.array([reward]), *rest
+
+    class Vector(ToyVectorEnv):
+        def step(self, actions: np.ndarray) -> Any:
+            observation, reward, *rest = super().step(actions)
+            return observation, reward[:, np.newaxis], *rest
+
+    kind: Any = Vector if vectorization == "auto" else Arrays
+    env = create_environment(kind, num_parallel_environments=1, seed=1, vectorization=vectorization)
+    env.reset()
+    step = env.step(np.array([1]))
+    assert (step.reward.tolist(), step.reward.dtype) == ([13.0], np.float32)
+    env.close()
+
+
 def test_an_observation_unlike_its_space_is_named() -> None:
     class Wrong(ToyEnv):
         def reset(self, **kwargs: Any) -> Any:
