@@ -20,7 +20,8 @@ FRAMES_PER_STEP = "frames_per_step"
 def frames_per_step(env: Any) -> int:
     """How many frames a step of a Gymnasium environment, single or vectorised, takes.
 
-    By the metadata of the environment, 1 by default, and Gymnasium's own wrappers that skip frames.
+    By the metadata of the environment, Gymnasium's own wrappers that skip frames, and an Atari game that skips some
+    itself; 1 by default, also for games that skip a random number.
     """
     if isinstance(env, MaxAndSkipObservation):
         return int(env._skip) * frames_per_step(env.env)
@@ -30,7 +31,8 @@ def frames_per_step(env: Any) -> int:
     # A wrapper that says nothing else hands on what it wraps.
     if isinstance(env, gymnasium.Wrapper) and said == env.env.metadata.get(FRAMES_PER_STEP):
         return frames_per_step(env.env)
-    return int(said or 1)
+    skips = getattr(env, "_frameskip", 1)
+    return int(said or (skips if isinstance(skips, int) else 1))
 
 
 def observation_spec(space: spaces.Space) -> Nest:

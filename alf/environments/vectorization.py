@@ -16,6 +16,7 @@ from alf.environments.envpool_environment import EnvPoolEnvironment, is_envpool
 from alf.environments.gymnasium_environment import SingleEnvironment, VectorEnvironment
 from alf.environments.process_environment import ProcessEnvironment, make_process_environment
 from alf.environments.seeding import Seed, distinct_seeds
+from alf.environments.spaces import FRAMES_PER_STEP, frames_per_step
 
 VECTORIZATIONS = ("auto", "single", "sync", "async", "vector_entry_point", "envpool")
 
@@ -77,7 +78,11 @@ class EnvironmentLoader:
     def _make(self, size: int, seeds: list[int], kind: str, step_timeout_secs: float | None) -> BatchedEnvironment:
         if kind == "envpool":
             if self.make_envpool is None:
-                raise ValueError('vectorization="envpool" needs the id of an EnvPool task; got a callable.')
+                raise ValueError(
+                    'vectorization="envpool" needs the id of an EnvPool task, not a callable, and a loader that makes all rows '
+                    "at once, not one by one as load_with_random_max_episode_steps does: leave "
+                    'create_environment.vectorization out, or set it to "sync" or "async".'
+                )
             return self.make_envpool(size, seeds)
         if kind == "vector_entry_point" and self.make_vector is None:
             # Where it is not there at all, that is what there is to be said.
@@ -104,6 +109,9 @@ class EnvironmentLoader:
                     "An environment must be a gymnasium.Env, a gymnasium.vector.VectorEnv, an EnvPool or an alf "
                     f"BatchedEnvironment; got {type(made).__name__} from {self.make}."
                 )
+            # A vector environment shows the metadata of its environments, but not their wrappers.
+            if (frames := frames_per_step(made)) > 1:
+                made.metadata = {**made.metadata, FRAMES_PER_STEP: frames}
             if kind == "async":
                 return make_process_environment(self._again(size, seeds), size, seeds, step_timeout_secs, probe=made)
             if size == 1 and kind in ("auto", "single"):

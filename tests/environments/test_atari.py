@@ -13,8 +13,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from alf.environments import BatchedEnvironment, EnvPoolEnvironment, create_environment, gym_ids, suite_atari, suite_gym
 from alf.environments.random_limits import load_with_random_max_episode_steps
+from alf.environments.spaces import frames_per_step
 from alf.environments.suite_atari import AleVectorEnvironment
-from alf.environments.wrappers import DMAtariPreprocessing, FrameStack
+from alf.environments.wrappers import DMAtariPreprocessing, FrameSkip, FrameStack
 
 _PACKAGES = {"cv2": "OpenCV (alf[atari])", "ale_py": "ale-py (alf[atari])", "envpool": "EnvPool (alf[envpool])"}
 
@@ -338,6 +339,17 @@ def test_threads_are_for_those_emulators_that_have_some(emulator: str) -> None:
     if emulator == "envpool":
         assert env.env._env._env.config["num_threads"] == 1
     env.close()
+
+
+@pytest.mark.parametrize(("name", "skip"), [("ALE/Pong-v5", 4), ("PongNoFrameskip-v4", 1), ("Pong-v4", 1)])
+def test_frames_that_a_game_skips_by_itself(name: str, skip: int) -> None:
+    _needs("ale_py")
+    for vectorization in ("single", "sync"):
+        env = create_environment(name, num_parallel_environments=1, seed=0, vectorization=vectorization)
+        # The oldest ids skip 2 to 4 frames at random.
+        assert env.frames_per_step == skip
+        env.close()
+    assert frames_per_step(FrameSkip(suite_gym.load(name).make_one(0), 2)) == 2 * skip
 
 
 def test_sticky_actions_of_envpool() -> None:

@@ -58,5 +58,7 @@ def test_bad_arguments_are_explained() -> None:
         create_environment("CartPole-v1", load, 2)
     with pytest.raises(ValueError, match=r"must give an EnvironmentLoader, as suite_gym.load does; got TimeLimit"):
         load_with_random_max_episode_steps("CartPole-v1", lambda name, max_episode_steps: gymnasium.make(name))
+    with pytest.raises(ValueError, match="as load_with_random_max_episode_steps does"):
+        create_environment("CartPole-v1", load_with_random_max_episode_steps, 2, vectorization="envpool")
     with pytest.raises(ValueError, match="numpy-vectorised"):
         create_environment("CartPole-v1", load_with_random_max_episode_steps, 2, vectorization="vector_entry_point")
