@@ -17,6 +17,8 @@ from alf.environments.atari_preprocessing import import_cv2
 from alf.utils.common import transform_observation
 
 CHANNEL_ORDERS = ("channels_last", "channels_first")
+# That OpenCV resizes at once.
+_MOST_CHANNELS = 4
 
 
 def transform_space(
@@ -180,9 +182,11 @@ class FrameResize(BaseObservationWrapper):
 
     def transform(self, field: str, value: Any) -> np.ndarray:
         picture = np.asarray(value)
-        resized = self._cv2.resize(picture, self._size, interpolation=self._cv2.INTER_AREA)
+        planes = np.atleast_3d(picture)
+        groups = [planes[..., i : i + _MOST_CHANNELS] for i in range(0, planes.shape[2], _MOST_CHANNELS)]
+        resized = [self._cv2.resize(group, self._size, interpolation=self._cv2.INTER_AREA) for group in groups]
         # OpenCV drops a single channel.
-        return resized.reshape(*resized.shape[:2], *picture.shape[2:])
+        return np.dstack(resized).reshape(*resized[0].shape[:2], *picture.shape[2:])
 
 
 @gin.configurable(module="alf.environments.wrappers")

@@ -246,6 +246,15 @@ def test_time_limits_count_decisions_above_the_skipping_of_gymnasium_too() -> No
     assert spaces.frames_per_step(wrappers.FrameSkip(env, 2)) == 8
 
 
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+def test_frames_that_gymnasium_skips_are_counted_in_batches_too(vectorization: str) -> None:
+    skip = functools.partial(gymnasium.wrappers.MaxAndSkipObservation, skip=4)
+    load = functools.partial(suite_gym.load, gym_env_wrappers=(skip,))
+    env = create_environment("MountainCar-v0", load, num_parallel_environments=1, seed=0, vectorization=vectorization)
+    assert env.frames_per_step == 4
+    env.close()
+
+
 def test_a_cut_first_episode_that_ends_by_itself_is_an_end() -> None:
     env = wrappers.RandomFirstEpisodeLength(ToyEnv(row=0), 1)
     env.reset()
@@ -271,6 +280,16 @@ def test_resized_pictures_are_means_over_areas(shape: tuple[int, ...]) -> None:
         for column in range(4):
             area = plain[2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
             assert np.abs(seen[row, column] - area.mean(axis=(0, 1))).max() <= 1
+
+
+@pytest.mark.parametrize("channels", [4, 5, 12])
+def test_stacks_of_pictures_are_resized(channels: int) -> None:
+    pytest.importorskip("cv2", reason="OpenCV (alf[atari]) is not installed")
+    env = wrappers.FrameResize(Frames((6, 8, channels), np.uint8), width=5, height=4)
+    seen, plain = env.reset()[0], Frames((6, 8, channels), np.uint8).reset()[0]
+    assert seen.shape == env.observation_space.shape == (4, 5, channels)
+    alone = [env.transform("", plain[..., channel]) for channel in range(channels)]
+    assert np.array_equal(seen, np.stack(alone, axis=-1))
 
 
 def test_gray_pictures() -> None:
