@@ -18,7 +18,8 @@ class EnvPoolEnvironment(VectorEnvironment):
     """An EnvPool of the Gymnasium kind, in its synchronous mode.
 
     EnvPool resets a row by the step after its end, as Gymnasium's NEXT_STEP. Its seeds are fixed when it is made. Images
-    of its Atari games are turned to channels last.
+    of its Atari games are turned to channels last. An episode that ends by itself on the very step of its time limit is
+    a truncation (discount 1) but for Atari games: EnvPool tells nothing else.
     """
 
     def __init__(self, env: Any) -> None:

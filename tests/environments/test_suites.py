@@ -106,6 +106,24 @@ def test_mujoco_by_envpool(name: str, size: int) -> None:
     assert not np.array_equal(steps[0].observation[0], steps[0].observation[1])
 
 
+def test_envpool_tells_the_time_limit_alone() -> None:
+    _needs("envpool", "envpool")
+
+    def last(limit: int) -> tuple[int, float]:
+        load = functools.partial(suite_gym.load, max_episode_steps=limit)
+        env = create_environment("CartPole-v1", load, 1, seed=0, vectorization="envpool")
+        env.reset()
+        lasts = ((n, step) for n in range(1, 100) if (step := env.step(np.ones(1, np.int64))).step_type[0] == 2)
+        length, step = next(lasts)
+        env.close()
+        return length, float(step.discount[0])
+
+    length, discount = last(0)
+    assert discount == 0
+    # A limitation of EnvPool that the documentation tells of; an EnvPool that tells the end should show here.
+    assert last(length) == (length, 1.0)
+
+
 def test_minigrid_gives_dicts() -> None:
     _needs("minigrid", "minigrid")
     select = functools.partial(SelectFields, fields=["image", "direction"])
