@@ -147,7 +147,6 @@ TASKS: dict[str, Task] = {
         | {"buffer_size": 50_000, "learning_starts": 0, "gamma": 0.99, "target_update_interval": 250}
         | {"train_freq": 4, "gradient_steps": -1, "exploration_fraction": 0.12, "exploration_final_eps": 0.1}
         | {"policy_kwargs": {"net_arch": [256, 256]}},
-        seeds=2,
         needs=_BOX2D,
     ),
     "lunar_lander_ppo": Task(
