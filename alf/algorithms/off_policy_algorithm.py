@@ -111,7 +111,10 @@ class OffPolicyAlgorithm(RLAlgorithm):
         Raises:
           ValueError: the sizes are not given, or behaviors differ in it.
         """
-        size, length = _given(arguments.get("mini_batch_size"), arguments.get("mini_batch_length"))
+        return self._sampled_steps(*_given(arguments.get("mini_batch_size"), arguments.get("mini_batch_length")))
+
+    def _sampled_steps(self, size: int, length: int) -> int:
+        """The steps that are trained on of `size` sequences of `length`: not the last, nor those of the burn-in."""
         return size * max(length - 1 - self.burn_in_length, 1)
 
     def updates_made(self) -> int:
@@ -269,13 +272,12 @@ class OffPolicyAlgorithm(RLAlgorithm):
         def train(view: View, updates: tf.Tensor) -> dict[str, tf.Tensor]:
             return self._train_sampled(replayer, view, updates, size, length)
 
-        burn_in = self.burn_in_length
         function = self._function(
-            ("samples", size, length, burn_in), train, replayer.view_spec, tf.TensorSpec([], tf.int32)
+            ("samples", size, length, self.burn_in_length), train, replayer.view_spec, tf.TensorSpec([], tf.int32)
         )
         self._volatile.metrics = function(replayer.view(length), tf.constant(num_updates))
         self._end_train(begin)
-        return size * max(length - 1 - burn_in, 1) * num_updates
+        return self._sampled_steps(size, length) * num_updates
 
     def _check_burn_in(self, length: int | None) -> None:
         """Raises ValueError where sequences of `length`, None for whole ones, cannot begin with a burn-in."""

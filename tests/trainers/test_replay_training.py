@@ -67,20 +67,26 @@ def test_schedules_of_exploration_wait_for_training(replay_config):
         assert 0.0 < exploration.strength() < 1.0
 
 
+def initialized_from(source, replay_config, algorithm_ctor):
+    """The algorithm of a new run beside that in the directory `source`, which has given it its weights."""
+    settings = {"root_dir": str(source.parent / "new"), "initialize_from": str(source)}
+    with replay_config(SyncOffPolicyTrainer, algorithm_ctor=algorithm_ctor, **settings).create_trainer() as trainer:
+        trainer.initialize()
+        return trainer.algorithm
+
+
+def assert_same(some, others):
+    """Variables, as many and with the same values."""
+    for a, b in zip(some, others, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
 def test_a_run_that_begins_with_weights_explores_anew(replay_config, tmp_path):
     first = train(replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn, checkpoint_interval=1))
-    config = replay_config(
-        SyncOffPolicyTrainer,
-        algorithm_ctor=small_dqn,
-        root_dir=str(tmp_path / "new"),
-        initialize_from=str(tmp_path / "run"),
-    )
-    with config.create_trainer() as trainer:
-        trainer.initialize()
-        (exploration,) = trainer.algorithm.explorations
-        assert first.algorithm.explorations[0].strength() < 1.0 == float(exploration.strength())
-        for a, b in zip(first.algorithm.trainable_variables, trainer.algorithm.trainable_variables, strict=True):
-            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    new = initialized_from(tmp_path / "run", replay_config, small_dqn)
+    (exploration,) = new.explorations
+    assert first.algorithm.explorations[0].strength() < 1.0 == float(exploration.strength())
+    assert_same(first.algorithm.trainable_variables, new.trainable_variables)
 
 
 def test_what_follows_networks_begins_as_they_do_where_the_source_has_nothing_of_the_kind(replay_config, tmp_path):
@@ -93,29 +99,18 @@ def test_what_follows_networks_begins_as_they_do_where_the_source_has_nothing_of
     def with_noise(observation_spec, action_spec, debug_summaries=False):
         return make_algorithm("dqn", observation_spec, action_spec, layers=(8,), parameter_noise=ParameterNoise())
 
-    config = replay_config(
-        SyncOffPolicyTrainer,
-        algorithm_ctor=with_noise,
-        root_dir=str(tmp_path / "new"),
-        initialize_from=str(tmp_path / "bare"),
-    )
-    with config.create_trainer() as trainer:
-        trainer.initialize()
-        new = trainer.algorithm
-        for followed in (new._q_network, *new._target_networks, new._parameter_noise.network):
-            for a, b in zip(source.algorithm._q_network.variables, followed.variables, strict=True):
-                np.testing.assert_array_equal(a.numpy(), b.numpy())
+    new = initialized_from(tmp_path / "bare", replay_config, with_noise)
+    for followed in (new._q_network, *new._target_networks, new._parameter_noise.network):
+        assert_same(source.algorithm._q_network.variables, followed.variables)
 
 
 def test_target_networks_of_the_source_are_taken_as_they_are(replay_config, tmp_path):
     first = train(replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn)).algorithm
     (followed,), (target,) = first._critic_networks, first._target_networks
     assert any((a.numpy() != b.numpy()).any() for a, b in zip(followed.variables, target.variables, strict=True))
-    settings = {"root_dir": str(tmp_path / "new"), "initialize_from": str(tmp_path / "run")}
-    with replay_config(SyncOffPolicyTrainer, algorithm_ctor=small_dqn, **settings).create_trainer() as trainer:
-        trainer.initialize()
-        for a, b in zip(target.variables, trainer.algorithm._target_networks[0].variables, strict=True):
-            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert_same(
+        target.variables, initialized_from(tmp_path / "run", replay_config, small_dqn)._target_networks[0].variables
+    )
 
 
 def tf_agents_dqn(observation_spec, action_spec, debug_summaries=False):
