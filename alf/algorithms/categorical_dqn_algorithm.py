@@ -50,7 +50,8 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
             raise ValueError(
                 f"{name} needs min_q_value < max_q_value and n_step >= 1; got {min_q_value}, {max_q_value} and {n_step}."
             )
-        super().__init__(observation_spec, action_spec, categorical_q_network, name=name, **kwargs)
+        # Said here, so that a binding of DqnAlgorithm's is not taken, and is listed as without use.
+        super().__init__(observation_spec, action_spec, categorical_q_network, critic_loss=None, name=name, **kwargs)
         self._min, self._max, self._gamma, self._n_step = float(min_q_value), float(max_q_value), gamma, n_step
 
     def _atoms(self, logits: tf.Tensor) -> tf.Tensor:

@@ -86,6 +86,10 @@ class Td3Algorithm(DdpgAlgorithm):
             action_spec,
             actor_network,
             critic_network,
+            # Said here, so that bindings of DdpgAlgorithm's are not taken, and are listed as without use.
+            ou_stddev=0.0,
+            ou_damping=0.0,
+            target_update_unit="updates",
             critic_loss=critic_loss,
             target_update_tau=target_update_tau,
             target_update_period=actor_update_period,

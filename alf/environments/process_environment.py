@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
 from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.phases import tell_phase
@@ -124,7 +124,8 @@ def make_process_environment(
     maker = _WorkerMaker(make_env, probe)
     with _FORK_LOCK:
         try:
-            env = AsyncVectorEnv([maker] * batch_size, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+            mode = AutoresetMode.NEXT_STEP
+            env = AsyncVectorEnv([maker] * batch_size, copy=False, worker=_work, autoreset_mode=mode)
         except (EOFError, ConnectionResetError) as error:
             raise ChildProcessError("A worker process died while it built its environment.") from error
     try:
@@ -166,6 +167,14 @@ def _joined(processes: Sequence[Any], timeout_secs: float) -> bool:
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
     return not any(process.is_alive() for process in processes)
+
+
+def _work(*arguments: Any) -> None:
+    """Gymnasium's worker, but nothing is said of a main process that is gone: a traceback for each row would be."""
+    try:
+        async_vector_env._async_worker(*arguments)
+    except BrokenPipeError:
+        pass
 
 
 class _WorkerMaker:

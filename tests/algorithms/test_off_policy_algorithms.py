@@ -287,6 +287,23 @@ def test_arguments_without_effect_are_refused(name: str, argument: str, value: A
         make(name, *specs_of(environment(name)), **{argument: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "binding"),
+    [
+        ("c51", "DqnAlgorithm.critic_loss = 'a loss'"),
+        ("td3", "DdpgAlgorithm.ou_stddev = 0.9"),
+        ("td3", "DdpgAlgorithm.ou_damping = 0.3"),
+        ("td3", "DdpgAlgorithm.target_update_period = 3"),
+        ("td3", "DdpgAlgorithm.target_update_unit = 'env_steps'"),
+        ("sarsa", "DdpgAlgorithm.critic_loss = 'a loss'"),
+    ],
+)
+def test_bindings_of_the_parent_without_effect_are_listed(name: str, binding: str) -> None:
+    gin.parse_config(binding)
+    make(name, *specs_of(environment(name)))
+    assert gin_utils.unused_bindings() == [binding.partition(" =")[0]]
+
+
 @pytest.mark.parametrize("noise", [{"target_policy_noise": -1.0}, {"target_policy_noise_clip": float("nan")}])
 def test_td3_refuses_noise_below_zero(noise: dict[str, float]) -> None:
     (value,) = noise.values()

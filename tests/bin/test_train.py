@@ -248,6 +248,20 @@ def test_ctrl_c_while_starting_is_one_line(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_sigterm_while_building_leaves_no_process(tmp_path):
+    process = _start_training(tmp_path, "create_environment.vectorization='async'", "TrainerConfig.num_envs=2")
+    training = psutil.Process(process.pid)
+    read_until(process, "this run uses")
+    _wait_until(lambda: training.children(recursive=True), "a process of the environments")
+    started = training.children(recursive=True)
+    process.terminate()
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM, output
+    assert "Traceback" not in output
+    _wait_until(lambda: not any(map(psutil.Process.is_running, started)), "the end of the environments' processes")
+    assert set(os.listdir(tmp_path)) <= {"run.lock"}
+
+
 def _interrupted(process, code, line):
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
@@ -264,7 +278,8 @@ def test_a_killed_run_leaves_no_worker_process(tmp_path):
     workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) == 8
     process.kill()
-    process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=30)
+    assert "Traceback" not in output
     psutil.wait_procs(workers, timeout=5)
     left = [w for w in workers if w.is_running() and w.status() != psutil.STATUS_ZOMBIE]
     assert not left
