@@ -83,19 +83,50 @@ def advance(networks: Sequence[Any], inputs: Nest, step_type: tf.Tensor, states:
 
 
 def copies(networks: Sequence[Any], prefix: str) -> list[Any]:
-    """Networks of the same kind with variables of their own, which begin with other values."""
-    made = [network.copy(name=f"{prefix}{i}", **_fresh_initializers(network)) for i, network in enumerate(networks)]
-    for network in made:
+    """Networks of the same kind with variables of their own, whose kernels begin with other values.
+
+    Raises:
+      ValueError: a copy shares variables with its original, such as those of a layer that was made outside of it.
+    """
+    made = [network.copy(name=f"{prefix}{i}") for i, network in enumerate(networks)]
+    for original, network in zip(networks, made, strict=True):
         network.create_variables()
+        own = {v.ref() for v in original.variables}
+        shared = [v.name for v in network.variables if v.ref() in own]
+        if shared:
+            raise ValueError(
+                f"A copy of {original.name}, such as its target network, shares {', '.join(shared)} with it: have its "
+                "__init__ make every layer, instead of taking layers as arguments."
+            )
+        _draw_equal_kernels(original, network)
     return made
 
 
-def _fresh_initializers(network: Any) -> dict[str, Any]:
-    """The initialisers that a network was made with, anew: one without a seed gives the same values whenever it is asked."""
-    # What `Network.copy` makes the copy with; other kinds of networks have none.
-    given = getattr(network, "_saved_kwargs", {})
-    initializers = {k: v for k, v in given.items() if isinstance(v, tf.keras.initializers.Initializer)}
-    return {name: type(value).from_config(value.get_config()) for name, value in initializers.items()}
+# What Keras' layers begin with at random, by the name of the initialiser.
+_RANDOM = {
+    "kernel_initializer": "kernel",
+    "recurrent_initializer": "recurrent_kernel",
+    "depthwise_initializer": "depthwise_kernel",
+    "pointwise_initializer": "pointwise_kernel",
+    "embeddings_initializer": "embeddings",
+}
+
+
+def _draw_equal_kernels(original: Any, network: Any) -> None:
+    """Draws kernels anew that begin like the original's: some networks copy weights too, or share an initialiser."""
+    taken = [v.numpy() for v in original.trainable_variables]
+    for layer in network.submodules:
+        for name, random in _RANDOM.items():
+            initializer, kernel = vars(layer).get(name), vars(layer).get(random)
+            if isinstance(kernel, tf.Variable) and any(np.array_equal(kernel, value) for value in taken):
+                kernel.assign(_unseeded(initializer)(kernel.shape, dtype=kernel.dtype))
+
+
+def _unseeded(initializer: Any) -> Any:
+    if not hasattr(initializer, "get_config"):  # A function.
+        return initializer
+    config = initializer.get_config()
+    return type(initializer).from_config({**config, **{k: None for k in config if k == "seed"}})
 
 
 class CriticAlgorithm(OffPolicyAlgorithm):
