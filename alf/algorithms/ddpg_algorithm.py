@@ -99,7 +99,8 @@ class DdpgAlgorithm(CriticAlgorithm):
             raise ValueError(f"{type(self).__name__} needs continuous actions, got {action_spec}: use SAC, DQN or PPO.")
         actor, critic = build_network(actor_network), build_network(critic_network)
         critics = [critic, *copies([critic] * (self.num_critics - 1), "critic")]
-        chosen = exploration_for(action_spec, exploration or OUNoise(ou_stddev, ou_damping), ActionExploration, name)
+        noise = OUNoise(ou_stddev, ou_damping) if exploration is None else exploration
+        chosen = exploration_for(action_spec, noise, ActionExploration, name)
         super().__init__(
             observation_spec,
             action_spec,

@@ -104,7 +104,7 @@ class DqnAlgorithm(CriticAlgorithm):
             **kwargs,
         )
         self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
-        chosen = exploration or EpsilonGreedy(epsilon_greedy)
+        chosen = EpsilonGreedy(epsilon_greedy) if exploration is None else exploration
         self._exploration = exploration_for(action_spec, chosen, ValueExploration, name)
         self._parameter_noise = parameter_noise
         if parameter_noise is not None:

@@ -56,6 +56,7 @@ class LinearSchedule(tf.Module):
         self._decay_steps = decay_steps
         self._unit = unit
         self._clock = tf.Variable(0, dtype=tf.int64, trainable=False, name="clock")
+        self._owner: str | None = None
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -66,6 +67,18 @@ class LinearSchedule(tf.Module):
         """float32 []: the number now."""
         share = tf.minimum(tf.cast(tf.convert_to_tensor(self._clock), tf.float32) / self._decay_steps, 1.0)
         return self._initial + (self._final - self._initial) * share
+
+    def claim(self, owner: str) -> None:
+        """Has the clock be that of `owner`, which lets it go on.
+
+        Raises:
+          ValueError: it is another's: with two its time would pass twice as fast.
+        """
+        if self._owner is not None:
+            raise ValueError(
+                f"{owner} and {self._owner} share the schedule {self.name!r}, whose clock both would move: give each its own."
+            )
+        self._owner = owner
 
     def advance(self, unit: str, steps: int) -> None:
         """Lets the clock go on, if it counts `unit`."""
@@ -93,6 +106,8 @@ class Exploration(tf.Module):
                 raise ValueError(
                     f"{name}: {self.control} must be {least}{most}, also at the end of a schedule; got {value}."
                 )
+        if isinstance(strength, LinearSchedule):
+            strength.claim(name)
         self._strength = strength
 
     def strength(self) -> tf.Tensor | float:
@@ -213,10 +228,15 @@ class OUNoise(ActionExploration):
 
         Args:
           stddev: of what is added in a step; a number or a schedule.
-          damping: the share of the noise that is gone after a step.
+          damping: the share of the noise that is gone after a step, in [0, 1].
           name: name of the module.
+
+        Raises:
+          ValueError: an argument is out of its range.
         """
         super().__init__(stddev, name)
+        if not 0.0 <= damping <= 1.0:
+            raise ValueError(f"{name}: damping must be at least 0 and at most 1; got {damping}.")
         self._damping = damping
 
     def state_spec(self, action_spec: Any) -> Nest:
@@ -267,7 +287,7 @@ def exploration_for(
         actions = "discrete" if action_spec.dtype.is_integer else "continuous"
         if actions not in explorations:
             raise ValueError(
-                f"There is no exploration for {actions} actions, only for {sorted(explorations)}: add {actions!r}."
+                f"There is no exploration for {actions} actions, only for {sorted(explorations) or 'none'}: add {actions!r}."
             )
         found = explorations[actions]
     if not isinstance(found, kind):

@@ -99,7 +99,7 @@ class Td3Algorithm(DdpgAlgorithm):
             gradient_clipping=gradient_clipping,
             debug_summaries=debug_summaries,
             name=name,
-            exploration=exploration or GaussianNoise(),
+            exploration=GaussianNoise() if exploration is None else exploration,
             **kwargs,
         )
         self._delayed_optimizer = actor_optimizer

@@ -65,7 +65,8 @@ class TargetUpdater(tf.Module):
 
     def _move(self) -> None:
         for variable, target in self._pairs.pairs:
-            if self._tau == 1.0:
+            # Counters, such as those of normalising layers, cannot be blended.
+            if self._tau == 1.0 or not variable.dtype.is_floating:
                 target.assign(variable)
             else:
                 target.assign_add(self._tau * (variable - target))

@@ -20,6 +20,7 @@ from alf.algorithms.exploration import (
     ValueExploration,
     exploration_for,
 )
+from alf.algorithms.parameter_noise import ParameterNoise
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
@@ -106,6 +107,21 @@ def test_the_exploration_of_a_kind_of_action() -> None:
         exploration_for(BOX, {"discrete": EpsilonGreedy()}, ActionExploration, "a")
 
 
+@pytest.mark.parametrize("name", ["dqn", "ddpg", "td3"])
+def test_an_empty_mapping_is_no_default(name: str) -> None:
+    env = PolicyUnittestEnv(2, 5, action_type=ActionType.Discrete if name == "dqn" else ActionType.Continuous)
+    with pytest.raises(ValueError, match="no exploration for (discrete|continuous) actions, only for none"):
+        make(name, *specs_of(env), exploration={})
+
+
+def test_a_schedule_has_one_owner() -> None:
+    """Two that each let it go on would use it up in half the time."""
+    schedule = LinearSchedule(1.0, 0.0, 100)
+    EpsilonGreedy(schedule)
+    with pytest.raises(ValueError, match="ParameterNoise and EpsilonGreedy share the schedule 'schedule'.* its own"):
+        ParameterNoise(schedule)
+
+
 @pytest.mark.parametrize("name", ["dqn", "ddpg", "td3", "sarsa"])
 def test_algorithms_take_the_exploration_of_their_kind_and_no_other(name: str) -> None:
     kind = ActionType.Discrete if name == "dqn" else ActionType.Continuous
@@ -134,6 +150,8 @@ def test_whole_numbers_are_strengths_too(value: int) -> None:
         (lambda: Boltzmann(LinearSchedule(1.0, 0.0, 5)), "also at the end of a schedule; got 0.0"),
         (lambda: GaussianNoise(-0.1), "noise_stddev must be at least 0.* got -0.1"),
         (lambda: OUNoise(float("nan")), "ou_stddev must .* got nan"),
+        (lambda: OUNoise(damping=-0.5), "OUNoise: damping must be at least 0 and at most 1; got -0.5"),
+        (lambda: OUNoise(damping=float("nan")), "damping must .* got nan"),
     ],
 )
 def test_strengths_that_mean_nothing_are_refused(wrong: Any, said: str) -> None:

@@ -34,6 +34,14 @@ def test_targets_move_every_period_of_updates(tau: float, period: int, traced: b
         np.testing.assert_allclose(target.weight, expected, rtol=1e-6)
 
 
+def test_counters_are_copied_where_weights_are_blended() -> None:
+    """Such as Keras' Normalization has; a share of a whole number is none."""
+    model, target = tf.Module(), tf.Module()
+    model.count, target.count = tf.Variable(7, dtype=tf.int64), tf.Variable(3, dtype=tf.int64)
+    get_target_updater(model, target, tau=0.5, copy=False)()
+    assert int(target.count) == 7
+
+
 def test_copying_copies_every_variable_of_every_model() -> None:
     models, targets = [Model(1.0), Model(2.0)], [Model(7.0), Model(8.0)]
     get_target_updater(models, targets, tau=0.1)
