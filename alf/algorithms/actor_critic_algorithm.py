@@ -7,15 +7,25 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from tf_agents.specs import BoundedTensorSpec
 
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
-from alf.data_structures import ActionTimeStep, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.data_structures import (
+    ActionTimeStep,
+    Experience,
+    LossInfo,
+    Nest,
+    PolicyStep,
+    StepType,
+    TrainingInfo,
+    namedtuple,
+)
 from alf.networks.calling import call_network
 from alf.utils.action_masks import ActionMasks, Splitter
-from alf.utils.common import field_of, is_stateless
-from alf.utils.dist_utils import epsilon_greedy_sample, sample_action_distribution
+from alf.utils.common import field_of, is_bounded, is_stateless, zeros_from_spec
+from alf.utils.dist_utils import epsilon_greedy_sample, mode_action_distribution, sample_action_distribution
 
 ActorCriticState = namedtuple("ActorCriticState", ["actor", "value"], default_value=())
 ActorCriticInfo = namedtuple("ActorCriticInfo", ["action_distribution", "value"], default_value=())
@@ -54,11 +64,14 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
             `split_mask`; the networks see the rest.
           actor_field: dotted path of the part of it that the actor sees, such as "own"; None for all. The value network
             sees all in any case: a centralised critic, where the rest is what other agents see (Lowe et al. 2017).
+
+        Raises:
+          ValueError: the actor gives no distributions, or scales its means to bounds where there are none; or the value
+            network gives more than a value.
         """
         actor = actor_network() if _is_factory(actor_network) else actor_network
         value = value_network() if _is_factory(value_network) else value_network
-        actor.create_variables()
-        value.create_variables()
+        _check_networks(actor, actor.create_variables(), value, value.create_variables(), action_spec)
         state_spec = ActorCriticState(actor=actor.state_spec, value=value.state_spec)
         super().__init__(
             observation_spec,
@@ -73,7 +86,9 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
         self._actor_field = actor_field
         self._actor_network = actor
         self._value_network = value
-        self._loss = loss if loss is not None else loss_class(action_spec=action_spec, debug_summaries=debug_summaries)
+        # Not said where it is False, so that a binding of the loss's own counts.
+        more = {"debug_summaries": True} if debug_summaries else {}
+        self._loss = loss if loss is not None else loss_class(action_spec=action_spec, **more)
         self._check_loss()
 
     def _check_loss(self) -> None:
@@ -119,9 +134,45 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
             info=(),
         )
 
+    def preprocess_experience(self, experience: Experience) -> Experience:
+        """Without a bootstrap, what the last action has led to is not known: its row is only looked at."""
+        return experience if experience.bootstrap != () else last_row_looked_at(experience)
+
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The loss of [T, B] steps."""
         return self._loss(training_info, training_info.info.value)
+
+
+def last_row_looked_at(experience: Experience) -> Experience:
+    """Experience [B', T, ...] whose last row counts as the last of an episode that was cut: it has no outcome."""
+    if experience.step_type.shape[1] == 1:
+        return experience
+    cut = tf.fill(tf.shape(experience.step_type[:, :1]), StepType.LAST)
+    return experience._replace(step_type=tf.concat([experience.step_type[:, :-1], cut], 1))
+
+
+def _check_networks(actor: Any, distributions: Nest, value: Any, values: Nest, action_spec: Nest) -> None:
+    """Raises ValueError where the outputs, as specs, are not what an actor and a critic of states have to give."""
+    if any(isinstance(spec, tf.TypeSpec) for spec in tf.nest.flatten(distributions)):
+        raise ValueError(
+            f"An actor-critic draws actions: {actor.name} gives {distributions} in the place of distributions; take an "
+            "ActorDistributionNetwork, or DDPG, TD3."
+        )
+    if tf.nest.is_nested(values) or values.shape.rank != 0:
+        raise ValueError(
+            f"{value.name} must give one value for each row, [B], and gives {values} for each: drop its axes."
+        )
+    ranges = [BoundedTensorSpec.from_spec(spec) for spec in tf.nest.flatten(action_spec) if spec.dtype.is_floating]
+    if not all(is_bounded(spec.minimum, spec.maximum) for spec in ranges):
+        inputs, step_type, state = zeros_from_spec(
+            (actor.input_tensor_spec, tf.TensorSpec([], tf.int32), actor.state_spec), 1
+        )
+        action = mode_action_distribution(actor(inputs, step_type=step_type, network_state=state)[0])
+        if not all(is_bounded(leaf, leaf) for leaf in tf.nest.flatten(action)):
+            raise ValueError(
+                f"{actor.name} scales its means to the bounds of actions that have none: bind its "
+                "NormalProjectionNetwork.mean_transform = None, or have a wrapper rescale them from a Box such as [-1, 1]."
+            )
 
 
 def _is_factory(network: Any) -> bool:

@@ -53,7 +53,12 @@ def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
 
 
 def _check_part(name: str, part: RLAlgorithm) -> None:
-    """Raises ValueError where a part of the agent called `name` would alter steps, which the agent alone does."""
+    """Raises ValueError where a part of the agent called `name` does not act, or would alter steps, as the agent alone does."""
+    if not part.acts:
+        raise ValueError(
+            f"{name}: {type(part).__name__} learns from what it is given and does not act, so there is nothing to compose: "
+            "bind TrainerConfig.algorithm_ctor to it."
+        )
     altered = {"reward_shaping_fn": part.shapes_reward, "observation_transformer": part.transforms_observation}
     for argument, given in altered.items():
         if given:
@@ -121,7 +126,8 @@ class Agent(OffPolicyAlgorithm):
 
         Raises:
           ValueError: the encoding network is recurrent or the RL algorithm takes none, masks of actions would be
-            normalised, or a part has a `reward_shaping_fn` or an `observation_transformer` of its own.
+            normalised or stand beside a goal, or a part does not act, or has a `reward_shaping_fn` or an
+            `observation_transformer` of its own.
         """
         recorded, late, transformed_spec = by_size(as_list(observation_transformer), observation_spec)
         encoder, seen_spec = _built_encoder(encoding_network, transformed_spec)
@@ -134,6 +140,11 @@ class Agent(OffPolicyAlgorithm):
         )
         for inside in [rl_algorithm] if goal_generator is None else [rl_algorithm, goal_generator]:
             _check_part(name, inside)
+        if goal_generator is not None and rl_algorithm.action_masks.present:
+            raise ValueError(
+                f"{name}: with a goal_generator the RL algorithm sees [observation, goal], which has no masks of actions: "
+                "leave out the goal_generator or the observation_and_action_constraint_splitter."
+            )
         if encoder is not None and not rl_algorithm.takes_encoded:
             raise ValueError(
                 f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "
@@ -268,12 +279,10 @@ class Agent(OffPolicyAlgorithm):
 
     # ---- learning ----
 
-    def _train_on_samples(self, replayer: Any, num_updates: int, size: int | None, length: int | None) -> int:
-        if self._icm is not None and length == 1:
-            raise ValueError(
-                f"{self._icm.name} learns from transitions, and mini_batch_length=1 samples single steps: set it to 2 or more."
-            )
-        return super()._train_on_samples(replayer, num_updates, size, length)
+    @property
+    def least_sample_length(self) -> int:  # type: ignore[override]
+        """The RL algorithm's; the curiosity module learns from transitions."""
+        return max(1 if self._icm is None else 2, self._rl_algorithm.least_sample_length)
 
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Puts the reward together, and has the RL algorithm preprocess what it sees of it."""

@@ -38,22 +38,31 @@ class Algorithm(tf.Module):
           predict_state_spec: the same for `predict`; by default `train_state_spec`.
           optimizer: None (the parent optimises), one optimiser, or a list matched with `trainable_module_sets`.
           trainable_module_sets: for each optimiser, the modules that it trains.
-          gradient_clipping: norm to clip to; None does not clip.
+          gradient_clipping: norm to clip to, also for optimisers of algorithms inside that have no own; None does not clip.
           clip_by_global_norm: clip by the global norm of an optimiser's gradients instead of each by its own.
           debug_summaries: report more about the inside of the losses.
           name: name of the algorithm.
 
         Raises:
-          ValueError: optimisers and module sets do not match in number.
+          ValueError: optimisers and module sets do not match in number, or the norm is not above 0 or is missing.
         """
         super().__init__(name=name)
         self._train_state_spec = () if train_state_spec is None else train_state_spec
         self._predict_state_spec = self._train_state_spec if predict_state_spec is None else predict_state_spec
         self._optimizers = as_list(optimizer)
         self._module_sets = [list(s) for s in trainable_module_sets or []]
-        if self._module_sets and len(self._module_sets) != len(self._optimizers):
+        # Without sets, a single optimiser has all that is left.
+        if len(self._optimizers) != len(self._module_sets) and (self._module_sets or len(self._optimizers) > 1):
             raise ValueError(
                 f"{name}: {len(self._optimizers)} optimisers for {len(self._module_sets)} trainable_module_sets; give one each."
+            )
+        if gradient_clipping is None and clip_by_global_norm:
+            raise ValueError(
+                f"{name}: clip_by_global_norm clips nothing without gradient_clipping: set it, such as to 0.5."
+            )
+        if gradient_clipping is not None and not gradient_clipping > 0.0:
+            raise ValueError(
+                f"{name}: gradient_clipping must be above 0, got {gradient_clipping}: leave it out to clip nothing."
             )
         self._gradient_clipping = gradient_clipping
         self._clip_by_global_norm = clip_by_global_norm
@@ -152,12 +161,33 @@ class Algorithm(tf.Module):
         return [(optimizer, variables) for _, optimizer, variables in self._owned_variables()]
 
     def build_optimizers(self) -> None:
-        """Creates all optimiser variables now, in the calling thread, so that a checkpoint sees them."""
+        """Creates all optimiser variables now, in the calling thread, so that a checkpoint sees them.
+
+        Raises:
+          ValueError: as `optimized_variables`, or gradients of an algorithm inside were to be clipped that are not its own.
+        """
+        self._check_clipping()
         for optimizer, variables in self.optimized_variables():
             if hasattr(optimizer, "_create_all_weights"):
                 optimizer._create_all_weights(variables)
             else:
                 optimizer.build(variables)
+
+    def _check_clipping(self) -> None:
+        owners = [self, *(owner for owner, _, _ in self._owned_variables())]
+        for inside in self._inside():
+            if inside._gradient_clipping is not None and not any(inside is owner for owner in owners):
+                raise ValueError(
+                    f"{inside.name}.gradient_clipping={inside._gradient_clipping} clips nothing, since the optimizer of "
+                    f"{self.name} applies its gradients: set it there, or give it an optimizer of its own."
+                )
+
+    def _inside(self) -> Iterator[Algorithm]:
+        """The algorithms below this one."""
+        for child in {id(c): c for c in self._children()}.values():
+            if isinstance(child, Algorithm):
+                yield child
+                yield from child._inside()
 
     def get_optimizer_info(self) -> str:
         """JSON text: for each optimiser its configuration and the names of its modules."""
@@ -236,7 +266,8 @@ class Algorithm(tf.Module):
         for owner, optimizer, variables in self._owned_variables():
             grads = tape.gradient(weighted, variables)
             grads_and_vars += list(zip(grads, variables, strict=True))
-            owner.apply_gradients(optimizer, list(zip(owner._clip(grads), variables, strict=True)))
+            clipped = (self if owner._gradient_clipping is None else owner)._clip(grads)
+            owner.apply_gradients(optimizer, list(zip(clipped, variables, strict=True)))
         self.after_train(training_info)
         return loss_info._replace(loss=loss), grads_and_vars
 

@@ -12,7 +12,7 @@ from alf.algorithms.predictions import outputs_of
 from alf.algorithms.stored_steps import time_steps_of
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network
-from alf.replay.dataset import DatasetReplayer, Steps, read_dataset, sequences
+from alf.replay.dataset import DatasetReplayer, Steps, read_dataset, sequences, usable
 from alf.utils import dist_utils, nest_utils
 from alf.utils.action_masks import ActionMasks, Splitter
 from alf.utils.common import is_stateless
@@ -57,7 +57,7 @@ class BcAlgorithm(OffPolicyAlgorithm):
           observation_and_action_constraint_splitter: see `ActorCriticAlgorithm`.
 
         Raises:
-          DatasetError: the file cannot be read, or is of other observations or actions.
+          DatasetError: the file cannot be read, is of other observations or actions, or holds values that are not numbers.
         """
         actor = actor_network if isinstance(actor_network, tf.Module) else actor_network()
         actor.create_variables()
@@ -73,7 +73,10 @@ class BcAlgorithm(OffPolicyAlgorithm):
         self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
         self._actor_network = actor
         self._entropy_regularization = entropy_regularization
-        steps = read_dataset(dataset, observation_spec, action_spec) if isinstance(dataset, str) else dataset
+        if isinstance(dataset, str):
+            steps = read_dataset(dataset, observation_spec, action_spec)
+        else:
+            steps = usable(dataset, action_spec, "The dataset")
         self._volatile.replayer = DatasetReplayer(sequences(self._experience_of(steps), sequence_length))
 
     @property

@@ -53,7 +53,8 @@ def _check_bounds(action_spec: Nest, name: str) -> None:
         if not is_bounded(low, high):
             raise ValueError(
                 f"{name} needs bounded actions, got {low:g} to {high:g}: have a wrapper, such as "
-                "gymnasium.wrappers.TransformAction, rescale them from a Box such as [-1, 1], or use PPO."
+                "gymnasium.wrappers.TransformAction, rescale them from a Box such as [-1, 1], or use PPO with an actor whose "
+                "NormalProjectionNetwork.mean_transform is None."
             )
 
 

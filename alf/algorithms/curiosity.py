@@ -63,7 +63,7 @@ class CuriosityAlgorithm(Algorithm):
 
         Args:
           reward_adapt_speed: speed of the ScalarAdaptiveNormalizer of the rewards; None leaves them as they are.
-          reward_clip_value: above 0, normalised rewards are clipped to [-reward_clip_value, reward_clip_value].
+          reward_clip_value: above 0, rewards are clipped to [-reward_clip_value, reward_clip_value], after normalising.
           optimizer: of the model; None for the parent's.
           name: name of the algorithm.
         """
@@ -92,6 +92,8 @@ class CuriosityAlgorithm(Algorithm):
         if self._reward_normalizer is not None:
             self._reward_normalizer.update(reward, valid)
             reward = self._reward_normalizer.normalize(reward, self._reward_clip_value)
+        elif self._reward_clip_value > 0.0:
+            reward = tf.clip_by_value(reward, -self._reward_clip_value, self._reward_clip_value)
         return tf.where(valid > 0.0, reward, 0.0)
 
     def update_statistics(self, inputs: Transition, valid: tf.Tensor) -> None:

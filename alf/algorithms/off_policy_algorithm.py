@@ -75,6 +75,9 @@ def _given(size: int | None, length: int | None) -> tuple[int, int]:
 class OffPolicyAlgorithm(RLAlgorithm):
     """An algorithm that is trained on what a replayer hands out."""
 
+    # The shortest sequences of a memory that it can learn from.
+    least_sample_length = 1
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
@@ -266,6 +269,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if min(size, length, num_updates) < 1:
             raise ValueError(
                 f"Sizes must be positive: mini_batch_size={size}, mini_batch_length={length}, num_updates={num_updates}."
+            )
+        if length < self.least_sample_length:
+            raise ValueError(
+                f"{self.name} learns from transitions, and mini_batch_length={length} samples single steps: set it to "
+                f"{self.least_sample_length} or more."
             )
         replayer.check(size, length)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gin
 import tensorflow as tf
 
-from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm, last_row_looked_at
 from alf.algorithms.ppo_loss import PPOInfo, PPOLoss
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING
 from alf.data_structures import Experience, Nest
@@ -20,6 +20,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     To be used with `loss_class=PPOLoss`; without it nothing would be clipped, so that is a ValueError.
     """
 
+    # A row's advantage is known from the row that follows it.
+    least_sample_length = 2
+
     def _check_loss(self) -> None:
         if not isinstance(self._loss, PPOLoss):
             raise ValueError(
@@ -31,7 +34,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         """Computes advantages and returns [B', T] by GAE; `rollout_info` becomes PPOInfo.
 
         The values are those of the behaviour policy. That of the step after the last is computed here, by the learner's
-        weights, since nobody has acted there yet. Without a bootstrap the last step's return is its own value.
+        weights, since nobody has acted there yet. Without a bootstrap the last step is only looked at.
         """
         loss = self._loss
         rollout_info = experience.rollout_info
@@ -53,6 +56,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             time_major=False,
         )
         if not bootstrapped:
+            experience = last_row_looked_at(experience)
             advantages = tf.concat([advantages, tf.zeros_like(advantages[:, :1])], 1)
         info = PPOInfo(
             action_distribution=rollout_info.action_distribution,

@@ -48,7 +48,7 @@ class RNDAlgorithm(CuriosityAlgorithm):
             [-5, 5]; None leaves them as they are.
           observation_spec: spec of one observation, needed for that.
           learning_rate: of an Adam optimiser for the predictor only; None trains it with the parent's.
-          clip_value: above 0, normalised rewards are clipped to [-clip_value, clip_value].
+          clip_value: above 0, rewards are clipped to [-clip_value, clip_value], after normalising.
           stacked_frames: of images, only the last channel is looked at.
           name: name of the algorithm.
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.specs import BoundedTensorSpec
 
 from alf.data_structures import Experience, Nest, StepType
 from alf.replay.experience_replayer import ExperienceReplayer
@@ -82,7 +83,8 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
       action_spec: nest of specs of one action.
 
     Raises:
-      DatasetError: it cannot be read, or holds other leaves, shapes or dtypes, or episodes that are not whole.
+      DatasetError: it cannot be read, or holds other leaves, shapes or dtypes, episodes that are not whole, or values as
+        `usable` says.
     """
     specs = {"step_type": tf.TensorSpec([], tf.int32)}
     specs |= {name: tf.TensorSpec([], tf.float32) for name in ("reward", "discount")}
@@ -109,13 +111,61 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
     def nest(name: str, spec: Nest) -> Nest:
         return tf.nest.pack_sequence_as(spec, [arrays[leaf] for leaf in _leaves(name, spec)])
 
-    return Steps(
+    steps = Steps(
         arrays["step_type"],
         arrays["reward"],
         arrays["discount"],
         nest("observation", observation_spec),
         nest("action", action_spec),
     )
+    return usable(steps, action_spec, f"The dataset {path}")
+
+
+def usable(steps: Steps, action_spec: Nest, name: str) -> Steps:
+    """`steps` with the action of each LAST row, which means nothing and may be anything, replaced by that of the row before.
+
+    Args:
+      steps: whole episodes.
+      action_spec: nest of specs of one action.
+      name: of what holds them.
+
+    Raises:
+      DatasetError: a value is not a number, or the number of a discrete action is not one of the spec's.
+    """
+    last = np.flatnonzero(np.asarray(steps.step_type) == StepType.LAST)
+
+    def carried(leaf: Any) -> np.ndarray:
+        leaf = np.array(leaf)
+        leaf[last] = leaf[last - 1]
+        return leaf
+
+    steps = steps._replace(action=tf.nest.map_structure(carried, steps.action))
+    actions = _leaves("action", steps.action)
+    numbers = {
+        "reward": steps.reward,
+        "discount": steps.discount,
+        **_leaves("observation", steps.observation),
+        **actions,
+    }
+    for column, leaf in numbers.items():
+        leaf = np.asarray(leaf)
+        if leaf.dtype.kind == "f" and np.isnan(leaf).any():
+            raise DatasetError(f"{name} has {column}=nan at step {_first_row(np.isnan(leaf))}.")
+    for (column, leaf), spec in zip(actions.items(), tf.nest.flatten(action_spec), strict=True):
+        if not spec.dtype.is_integer:
+            continue
+        spec = BoundedTensorSpec.from_spec(spec)
+        wrong = (leaf < spec.minimum) | (leaf > spec.maximum)
+        if wrong.any():
+            raise DatasetError(
+                f"{name} has {column}={leaf[wrong][0]} at step {_first_row(wrong)}, and this environment's actions are "
+                f"{np.min(spec.minimum)} to {np.max(spec.maximum)}."
+            )
+    return steps
+
+
+def _first_row(wrong: np.ndarray) -> int:
+    return int(np.argwhere(wrong)[0, 0])
 
 
 class DatasetReplayer(ExperienceReplayer):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+
 import gin
+from absl import logging
 
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
 from alf.drivers.on_policy_driver import OnPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
+
+# Settings of training in passes, or on samples.
+_OF_OTHERS = ("num_updates_per_train_step", "mini_batch_length", "mini_batch_size", "whole_replay_buffer_training")
 
 
 @gin.configurable("on_policy_trainer", module="alf")
@@ -16,6 +23,7 @@ class OnPolicyTrainer(Trainer):
     """An iteration makes `num_steps_per_iter` environment steps, with an update every `unroll_length` batched ones."""
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
+        self._tell_of_settings_without_effect()
         return OnPolicyDriver(
             envs[0], self.algorithm, train_interval=self._config.unroll_length, random_seed=random_seed
         )
@@ -31,3 +39,18 @@ class OnPolicyTrainer(Trainer):
         driver = self.driver
         assert isinstance(driver, OnPolicyDriver)
         return driver.gather(at_random)
+
+    def _tell_of_settings_without_effect(self) -> None:
+        """Warns of settings of other trainers; an error in strict mode."""
+        usual = inspect.signature(TrainerConfig).parameters
+        given = {name: getattr(self._config, name) for name in _OF_OTHERS}
+        unused = ", ".join(f"{name}={value}" for name, value in given.items() if value != usual[name].default)
+        if not unused:
+            return
+        message = (
+            f"on_policy_trainer makes one update of all that it has collected, without {unused}: sync_off_policy_trainer has "
+            "them."
+        )
+        if self._config.strict:
+            raise ValueError(message)
+        logging.warning("%s", message)

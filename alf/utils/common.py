@@ -112,9 +112,14 @@ def field_of(nest: Nest, path: str | None) -> Nest:
     return nest
 
 
+def _parts(nest: Nest) -> list[str]:
+    """Names of what a dict or a named tuple holds; none of anything else."""
+    return list(nest) if isinstance(nest, dict) else list(nest._fields) if nest_utils.is_namedtuple(nest) else []
+
+
 def _check_field(nest: Nest, name: str) -> None:
     """Raises ValueError where a nest has no part `name`."""
-    names = list(nest) if isinstance(nest, dict) else list(nest._fields) if nest_utils.is_namedtuple(nest) else []
+    names = _parts(nest)
     if name not in names:
         there = f"only {names}" if names else "which has no parts"
         raise ValueError(f"There is no field {name!r} in an observation, {there}: correct the name.")
@@ -162,9 +167,14 @@ def transform_observation(observation: Nest, field: str | None, func: Callable[[
     """Applies `func` to the leaf at the dotted path `field` of a nested observation, or to all of a plain one.
 
     Raises:
-      ValueError: there is nothing at the path.
+      ValueError: there is nothing at the path, or a nest.
     """
     if not field:
+        if tf.nest.is_nested(observation):
+            raise ValueError(
+                f"A transform of one tensor got an observation of parts {_parts(observation)}: name those that it is "
+                "for by `fields`."
+            )
         return func(observation)
     name, _, rest = field.partition(".")
     _check_field(observation, name)

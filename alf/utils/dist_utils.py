@@ -20,6 +20,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from alf.utils import _distributions, nest_utils, rng
+from alf.utils.common import is_bounded
 
 Nest = Any
 
@@ -167,7 +168,12 @@ def entropy_with_fallback(
 
 
 def _ranges(spec: Any) -> np.ndarray:
-    """The width of the range of each component of a bounded spec."""
+    """The width of the range of each component of a bounded spec; ValueError where it has no bounds."""
+    if not is_bounded(spec.minimum, spec.maximum):
+        raise ValueError(
+            f"An entropy of actions without bounds, {np.min(spec.minimum):g} to {np.max(spec.maximum):g}, has no default: set "
+            "target_entropy."
+        )
     span = np.asarray(spec.maximum, np.float64) - np.asarray(spec.minimum, np.float64)
     return np.broadcast_to(span, spec.shape.as_list())
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.networks.sequential import Sequential
 
+from alf.algorithms.agent import Agent
 from alf.algorithms.bc_algorithm import BcAlgorithm
 from alf.data_structures import StepType
 from alf.drivers.policy_driver import PolicyDriver
@@ -80,6 +81,27 @@ def test_loss_and_gradient(action_type: ActionType) -> None:
     assert float(algorithm.last_train_metrics["loss"]) == pytest.approx(oracle(before), rel=1e-4)
     for variable, start, gradient in zip(actor.trainable_variables, before, expected, strict=True):
         np.testing.assert_allclose((start - variable.numpy()) / 0.5, gradient, rtol=1e-3, atol=1e-4)
+
+
+def test_the_action_of_a_last_row_may_be_anything() -> None:
+    """Nothing was done there; in files of others it need not be a number."""
+    env = PolicyUnittestEnv(1, EPISODE, action_type=ActionType.Continuous, seed=0)
+    data, losses = expert(env, 2), []
+    for value in (0.5, np.nan):
+        data.action[data.step_type == StepType.LAST] = value
+        tf.keras.utils.set_random_seed(0)
+        algorithm = make(env, data)
+        for _ in range(2):
+            algorithm.train()
+        losses.append(float(algorithm.last_train_metrics["loss"]))
+    assert losses[0] == losses[1]
+
+
+def test_an_agent_has_nothing_to_compose_of_it() -> None:
+    env = PolicyUnittestEnv(1, EPISODE, seed=0)
+    data = expert(env, 1)
+    with pytest.raises(ValueError, match=r"BcAlgorithm learns from what it is given and does not act.*algorithm_ctor"):
+        Agent(*networks.specs_of(env), rl_algorithm_cls=lambda **kwargs: make(env, data))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -224,6 +224,17 @@ def test_rewards_are_normalised_over_valid_transitions_once_a_call() -> None:
     )
 
 
+def test_rewards_are_clipped_with_and_without_normalising() -> None:
+    _, inputs = transition(np.random.RandomState(0))
+    valid, largest = tf.ones([6]), []
+    nets = network(OBS, 3, "target"), network(OBS, 3, "predictor")
+    for clip, speed in ((-1.0, None), (0.01, None), (0.01, 8.0)):
+        rnd = RNDAlgorithm(*nets, reward_adapt_speed=speed, clip_value=clip)
+        largest.append(float(tf.reduce_max(tf.abs(rnd.rewards(inputs, valid)))))
+    assert largest[0] > 0.1
+    assert largest[1:] == pytest.approx([0.01, 0.01])
+
+
 def test_the_loss_is_the_mean_over_valid_transitions() -> None:
     icm = ICMAlgorithm(ACTIONS, FEATURE)
     rs = np.random.RandomState(0)

@@ -139,6 +139,15 @@ def test_train_step_gives_the_entropy_of_each_row() -> None:
     np.testing.assert_allclose(step.info.entropy, [math.log(4), 0.0], atol=1e-5)
 
 
+def test_actions_without_bounds_need_a_target() -> None:
+    unbounded = tensor_spec.BoundedTensorSpec([2], tf.float32, -3e38, 3e38)
+    with pytest.raises(
+        ValueError, match=r"actions without bounds, -3e.38 to 3e.38, has no default: set target_entropy"
+    ):
+        EntropyTargetAlgorithm(unbounded)
+    assert EntropyTargetAlgorithm(unbounded, target_entropy=-1.0).target_entropy == -1.0
+
+
 def test_bad_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"max_entropy=0.1 is below target_entropy=0.5"):
         EntropyTargetAlgorithm(DISCRETE, max_entropy=0.1, target_entropy=0.5)

@@ -110,7 +110,7 @@ def test_the_exploration_of_a_kind_of_action() -> None:
 @pytest.mark.parametrize("name", ["dqn", "ddpg", "td3"])
 def test_an_empty_mapping_is_no_default(name: str) -> None:
     env = PolicyUnittestEnv(2, 5, action_type=ActionType.Discrete if name == "dqn" else ActionType.Continuous)
-    with pytest.raises(ValueError, match="no exploration for (discrete|continuous) actions, only for none"):
+    with pytest.raises(ValueError, match=r"no exploration for (discrete|continuous) actions, only for none"):
         make(name, *specs_of(env), exploration={})
 
 
@@ -118,7 +118,7 @@ def test_a_schedule_has_one_owner() -> None:
     """Two that each let it go on would use it up in half the time."""
     schedule = LinearSchedule(1.0, 0.0, 100)
     EpsilonGreedy(schedule)
-    with pytest.raises(ValueError, match="ParameterNoise and EpsilonGreedy share the schedule 'schedule'.* its own"):
+    with pytest.raises(ValueError, match=r"ParameterNoise and EpsilonGreedy share the schedule 'schedule'.* its own"):
         ParameterNoise(schedule)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
-from alf.algorithms.actor_critic_loss import ActorCriticLoss
+from alf.algorithms.actor_critic_loss import ActorCriticLoss, valid_mask
+from alf.algorithms.agent import Agent
 from alf.algorithms.agent_parts import total_loss
-from alf.data_structures import Experience, LossInfo
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
+from alf.algorithms.ppo_loss import PPOLoss
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience, LossInfo, StepType
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
 from tests.algorithms.networks import feed_forward, specs_of
@@ -131,3 +135,84 @@ def test_a_loss_may_not_report_by_a_name_that_is_taken(name: str) -> None:
     algorithm.calc_loss = wrong  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=f"ActorCriticAlgorithm: LossInfo.extra has '{name}', which every training"):
         algorithm.train_from(exp)
+
+
+def test_of_data_without_a_bootstrap_the_last_row_is_only_looked_at() -> None:
+    """What its action has led to is not known; the mean is over the other rows, as with it as the bootstrap."""
+    whole = collected(actor_critic())
+    row = tf.nest.map_structure(lambda x: x[:, 4], whole._replace(bootstrap=()))
+    first = tf.nest.map_structure(lambda x: x[:, :4], whole._replace(bootstrap=()))
+    time_step = ActionTimeStep(*row[: len(ActionTimeStep._fields)])
+    parts = {
+        "bootstrap": first._replace(bootstrap=Bootstrap(time_step, ())),
+        "none": tf.nest.map_structure(lambda x: x[:, :5], whole._replace(bootstrap=())),
+    }
+    found = {}
+    for name, exp in parts.items():
+        algorithm = actor_critic()
+        algorithm.set_exp_replayer("one_time", 4)
+        algorithm.train_from(exp)
+        found[name] = reported(algorithm)
+    for metric in ("loss", "grad_norm", "td_loss", "entropy"):
+        assert found["none"][metric] == pytest.approx(found["bootstrap"][metric], rel=1e-4)
+
+
+def test_ppo_invents_no_advantage_for_the_last_row_of_data_without_a_bootstrap() -> None:
+    env = PolicyUnittestEnv(4, 5, seed=0)
+    obs, act = specs_of(env)
+    algorithm = PPOAlgorithm(obs, act, *feed_forward(obs, act), loss_class=PPOLoss, optimizer=sgd())
+    prepared = algorithm.preprocess_experience(collected(algorithm)._replace(bootstrap=()))
+    assert np.all(prepared.step_type[:, -1] == StepType.LAST)
+    assert np.all(valid_mask(tf.transpose(prepared.step_type), last_row=True).numpy()[-1] == 0.0)
+
+
+def test_the_norm_of_the_whole_holds_for_optimisers_inside_without_their_own() -> None:
+    """An agent's clipping is that of its parts; one that a part has of its own comes first."""
+    for of_agent, of_part, expected in [(CLIP, None, CLIP), (None, CLIP, CLIP), (10.0, CLIP, CLIP)]:
+        obs, act = specs_of(PolicyUnittestEnv(4, 5, seed=0))
+        clip = {"gradient_clipping": of_part, "clip_by_global_norm": of_part is not None}
+        agent = Agent(
+            obs,
+            act,
+            rl_algorithm_cls=lambda clip=clip, **kwargs: actor_critic(**clip),
+            gradient_clipping=of_agent,
+            clip_by_global_norm=of_agent is not None,
+        )
+        step = moves(agent, collected(agent))
+        assert norm(np.concatenate([m.ravel() for m in step.values()])) == pytest.approx(expected, rel=1e-3)
+
+
+def test_clipping_that_clips_nothing_is_refused() -> None:
+    obs, act = specs_of(PolicyUnittestEnv(4, 5, seed=0))
+
+    def part(**kwargs: Any) -> ActorCriticAlgorithm:
+        return ActorCriticAlgorithm(obs, act, *feed_forward(obs, act), gradient_clipping=CLIP)
+
+    agent = Agent(obs, act, rl_algorithm_cls=part, optimizer=sgd())
+    with pytest.raises(
+        ValueError, match=r"ActorCriticAlgorithm.gradient_clipping=0.01 clips nothing, .*AgentAlgorithm"
+    ):
+        agent.build_optimizers()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"gradient_clipping": 0.0}, "gradient_clipping must be above 0, got 0.0: leave it out to clip nothing"),
+        ({"gradient_clipping": -0.5}, "gradient_clipping must be above 0, got -0.5"),
+        ({"clip_by_global_norm": True}, "clip_by_global_norm clips nothing without gradient_clipping"),
+        ({"optimizer": [sgd(), sgd()]}, "2 optimisers for 0 trainable_module_sets; give one each"),
+    ],
+)
+def test_arguments_of_optimisation_without_effect_are_refused(arguments: dict[str, Any], said: str) -> None:
+    obs, act = specs_of(PolicyUnittestEnv(4, 5, seed=0))
+    with pytest.raises(ValueError, match=said):
+        ActorCriticAlgorithm(obs, act, *feed_forward(obs, act), **arguments)
+
+
+def test_a_binding_of_the_losses_debug_summaries_counts() -> None:
+    gin.parse_config("ActorCriticLoss.debug_summaries = True")
+    obs, act = specs_of(PolicyUnittestEnv(4, 5, seed=0))
+    algorithm = ActorCriticAlgorithm(obs, act, *feed_forward(obs, act), optimizer=sgd())
+    algorithm.train_from(collected(algorithm))
+    assert {"returns", "advantages"} <= set(reported(algorithm))

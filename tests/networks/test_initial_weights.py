@@ -77,7 +77,9 @@ def test_copies_begin_differently(name: str, given: bool) -> None:
 def test_copies_of_sequences_begin_differently(initializer: Any) -> None:
     """TF-Agents' `Sequential` copies its weights."""
     layers = [tf.keras.layers.Dense(16, kernel_initializer=initializer) for _ in range(2)]
-    original = sequential.Sequential([*layers, tf.keras.layers.LSTM(8, return_sequences=True, return_state=True)], input_spec=SEEN)
+    original = sequential.Sequential(
+        [*layers, tf.keras.layers.LSTM(8, return_sequences=True, return_state=True)], input_spec=SEEN
+    )
     kernels = _kernels(original)
     (copy,) = copies([original], "twin")
     assert len(kernels) == 4
@@ -98,5 +100,7 @@ def test_kernels_that_are_not_random_stay() -> None:
 def test_a_copy_that_shares_layers_is_refused() -> None:
     original = Given([tf.keras.layers.Dense(4), tf.keras.layers.Dense(3)])
     original.create_variables()
-    with pytest.raises(ValueError, match="copy of Given, such as its target network, shares .*kernel.* make every layer"):
+    with pytest.raises(
+        ValueError, match=r"copy of Given, such as its target network, shares .*kernel.* make every layer"
+    ):
         copies([original], "target")

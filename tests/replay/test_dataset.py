@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from tf_agents.specs import tensor_spec
 
 from alf.data_structures import Experience, StepType
 from alf.replay import dataset
@@ -33,6 +34,8 @@ def test_what_is_written_is_read(tmp_path: Any) -> None:
     steps, path = make_steps(), str(tmp_path / "d.npz")
     dataset.write_dataset(path, steps)
     read = dataset.read_dataset(path, OBS, ACTION)
+    # The last action means nothing.
+    steps.action[-1] = steps.action[-2]
     tf.nest.map_structure(np.testing.assert_array_equal, tuple(read), tuple(steps))
     assert [p.name for p in tmp_path.iterdir()] == ["d.npz"]
 
@@ -51,6 +54,32 @@ def test_other_observations_and_damaged_files_are_refused(tmp_path: Any) -> None
     np.savez(path, step_type=np.array([object()]))
     with pytest.raises(DatasetError, match="cannot be read"):
         dataset.read_dataset(path, OBS, ACTION)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("action", 2, "has action/0=2 at step 3, and this environment's actions are 0 to 1"),
+        ("action", -1, "has action/0=-1 at step 3"),
+        ("reward", np.nan, "has reward=nan at step 3"),
+        ("discount", np.nan, "has discount=nan at step 3"),
+    ],
+)
+def test_values_that_nothing_can_be_learned_from_are_refused(
+    column: str, value: float, said: str, tmp_path: Any
+) -> None:
+    steps, path = make_steps(), str(tmp_path / "d.npz")
+    getattr(steps, column)[3] = value
+    dataset.write_dataset(path, steps)
+    with pytest.raises(DatasetError, match=said):
+        dataset.read_dataset(path, OBS, tensor_spec.BoundedTensorSpec([1], tf.int64, 0, 1))
+
+
+def test_observations_that_are_not_numbers_are_refused() -> None:
+    steps = make_steps()
+    steps.observation["speed"][0][4] = np.nan
+    with pytest.raises(DatasetError, match="These steps has observation/1=nan at step 4"):
+        dataset.usable(steps, ACTION, "These steps")
 
 
 def test_cut_off_episodes_are_refused(tmp_path: Any) -> None:

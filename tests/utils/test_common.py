@@ -49,3 +49,14 @@ def test_a_field_that_is_not_there_is_said(observation: Any, field: str, said: s
         common.field_of(observation, field)
     with pytest.raises(ValueError, match=said):
         common.transform_observation(observation, field, tf.identity)
+
+
+@pytest.mark.parametrize(
+    "transform", [common.image_scale_transformer, lambda o: common.scale_transformer(o, 2.0)], ids=["image", "scale"]
+)
+def test_a_transform_of_one_tensor_says_what_an_observation_of_several_parts_needs(transform: Any) -> None:
+    seen = {"image": tf.zeros([1], tf.uint8), "speed": tf.zeros([1])}
+    with pytest.raises(
+        ValueError, match=r"got an observation of parts \['image', 'speed'\]: name those .* by `fields`"
+    ):
+        transform(seen)
