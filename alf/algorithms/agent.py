@@ -36,7 +36,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network
 from alf.utils import nest_utils
-from alf.utils.common import as_list, cast_transformer, flat, is_stateless, reset_state_at_first
+from alf.utils.common import as_list, cast_transformer, check_made, flat, is_stateless, reset_state_at_first
 
 
 def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
@@ -129,6 +129,13 @@ class Agent(OffPolicyAlgorithm):
             normalised or stand beside a goal, or a part does not act, or has a `reward_shaping_fn` or an
             `observation_transformer` of its own.
         """
+        check_made(
+            name,
+            intrinsic_curiosity_module=intrinsic_curiosity_module,
+            goal_generator=goal_generator,
+            observation_normalizer=observation_normalizer,
+            reward_normalizer=reward_normalizer,
+        )
         recorded, late, transformed_spec = by_size(as_list(observation_transformer), observation_spec)
         encoder, seen_spec = _built_encoder(encoding_network, transformed_spec)
         goal_states: tuple[Nest, Nest] = ((), ())

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from alf.data_structures import LossInfo, Nest, TrainingInfo
 from alf.networks.calling import learning
-from alf.utils.common import as_list
+from alf.utils.common import as_list, check_made
 
 
 class Algorithm(tf.Module):
@@ -44,12 +44,14 @@ class Algorithm(tf.Module):
           name: name of the algorithm.
 
         Raises:
-          ValueError: optimisers and module sets do not match in number, or the norm is not above 0 or is missing.
+          ValueError: optimisers and module sets do not match in number, one is a class, or the norm is not above 0 or missing.
         """
         super().__init__(name=name)
         self._train_state_spec = () if train_state_spec is None else train_state_spec
         self._predict_state_spec = self._train_state_spec if predict_state_spec is None else predict_state_spec
         self._optimizers = as_list(optimizer)
+        for one in self._optimizers:
+            check_made(name, optimizer=one)
         self._module_sets = [list(s) for s in trainable_module_sets or []]
         # Without sets, a single optimiser has all that is left.
         if len(self._optimizers) != len(self._module_sets) and (self._module_sets or len(self._optimizers) > 1):

@@ -125,6 +125,16 @@ def _check_field(nest: Nest, name: str) -> None:
         raise ValueError(f"There is no field {name!r} in an observation, {there}: correct the name.")
 
 
+def check_made(name: str, **given: Any) -> None:
+    """Raises ValueError where one of the arguments of `name` is a class or function that was to be called, as gin's `@X`."""
+    for argument, value in given.items():
+        if callable(value) and not isinstance(value, tf.Module):
+            kind = getattr(value, "__name__", value)
+            raise ValueError(
+                f"{name}: {argument} is {kind} and not one of it: write @{kind}() with parentheses in gin."
+            )
+
+
 @gin.configurable(module="alf.utils.common")
 def get_observation_spec(field: str | None = None) -> Nest:
     """The observation spec, after the default cast to float32 (images too), of the run's environment.

@@ -472,3 +472,12 @@ def test_recurrent_policies_follow_goals_too() -> None:
     finally:
         driver.stop()
     assert np.isfinite(float(agent.last_train_metrics["loss"]))
+
+
+@pytest.mark.parametrize(
+    "given", [{"intrinsic_curiosity_module": ICMAlgorithm}, {"goal_generator": RandomCategoricalGoalGenerator}]
+)
+def test_a_part_that_was_not_made_is_refused(given: dict[str, Any]) -> None:
+    """As `@ICMAlgorithm` without parentheses is in a gin file."""
+    with pytest.raises(ValueError, match=r"is ICMAlgorithm|is RandomCategoricalGoalGenerator and .* write @.*\(\)"):
+        make_agent(**given)

@@ -201,6 +201,7 @@ def test_clipping_that_clips_nothing_is_refused() -> None:
         ({"gradient_clipping": 0.0}, "gradient_clipping must be above 0, got 0.0: leave it out to clip nothing"),
         ({"gradient_clipping": -0.5}, "gradient_clipping must be above 0, got -0.5"),
         ({"clip_by_global_norm": True}, "clip_by_global_norm clips nothing without gradient_clipping"),
+        ({"optimizer": tf.keras.optimizers.legacy.SGD}, r"optimizer is SGD and not one of it: write @SGD\(\) with"),
         ({"optimizer": [sgd(), sgd()]}, "2 optimisers for 0 trainable_module_sets; give one each"),
     ],
 )
