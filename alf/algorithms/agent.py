@@ -67,6 +67,34 @@ def _check_part(name: str, part: RLAlgorithm) -> None:
             )
 
 
+def _check_parts(
+    name: str,
+    rl_algorithm: RLAlgorithm,
+    goal_generator: RLAlgorithm | None,
+    encoder: Any,
+    observation_normalizer: ObservationNormalizer | None,
+) -> None:
+    """Raises ValueError where the parts of the agent called `name` do not go together."""
+    for inside in [rl_algorithm] if goal_generator is None else [rl_algorithm, goal_generator]:
+        _check_part(name, inside)
+    masked = rl_algorithm.action_masks.present
+    if goal_generator is not None and masked:
+        raise ValueError(
+            f"{name}: with a goal_generator the RL algorithm sees [observation, goal], which has no masks of actions: "
+            "leave out the goal_generator or the observation_and_action_constraint_splitter."
+        )
+    if encoder is not None and not rl_algorithm.takes_encoded:
+        raise ValueError(
+            f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "
+            "policy: give its layers to the actor network instead."
+        )
+    if masked and observation_normalizer is not None and observation_normalizer.takes_all:
+        raise ValueError(
+            f"{name}: the ObservationNormalizer would normalise the masks of actions too: name what it is to take, "
+            "by ObservationNormalizer.fields."
+        )
+
+
 @gin.configurable(module="alf")
 class Agent(OffPolicyAlgorithm):
     """An RL algorithm with what may stand around it; owns transforms, optimiser and clipping.
@@ -145,18 +173,7 @@ class Agent(OffPolicyAlgorithm):
         rl_algorithm = rl_algorithm_cls(
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
-        for inside in [rl_algorithm] if goal_generator is None else [rl_algorithm, goal_generator]:
-            _check_part(name, inside)
-        if goal_generator is not None and rl_algorithm.action_masks.present:
-            raise ValueError(
-                f"{name}: with a goal_generator the RL algorithm sees [observation, goal], which has no masks of actions: "
-                "leave out the goal_generator or the observation_and_action_constraint_splitter."
-            )
-        if encoder is not None and not rl_algorithm.takes_encoded:
-            raise ValueError(
-                f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "
-                "policy: give its layers to the actor network instead."
-            )
+        _check_parts(name, rl_algorithm, goal_generator, encoder, observation_normalizer)
         super().__init__(
             observation_spec,
             action_spec,
@@ -174,11 +191,6 @@ class Agent(OffPolicyAlgorithm):
         self._encoding_network = encoder
         self._rl_algorithm = rl_algorithm
         self._action_masks = rl_algorithm.action_masks
-        if self._action_masks.present and observation_normalizer is not None and observation_normalizer.takes_all:
-            raise ValueError(
-                f"{name}: the ObservationNormalizer would normalise the masks of actions too: name what it is to take, "
-                "by ObservationNormalizer.fields."
-            )
         self._icm = intrinsic_curiosity_module
         self._goal_generator = goal_generator
         self._coefs = (extrinsic_reward_coef, intrinsic_reward_coef)
