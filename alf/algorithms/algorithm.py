@@ -90,6 +90,8 @@ class Algorithm(tf.Module):
         return []
 
     def _children(self) -> Iterator[tf.Module | tf.Variable]:
+        """The modules and variables that its attributes hold, each once."""
+        seen: set[int] = set()
         ignored = {*self._trainable_attributes_to_ignore(), "_module_sets", "_optimizers"}
         for key, value in sorted(vars(self).items()):
             tensorflows_own = key.startswith("_self_")
@@ -99,7 +101,8 @@ class Algorithm(tf.Module):
                 and isinstance(value, (tf.Module, tf.Variable, list, tuple, dict))
             ):
                 for item in tf.nest.flatten(value):
-                    if isinstance(item, (tf.Module, tf.Variable)):
+                    if isinstance(item, (tf.Module, tf.Variable)) and id(item) not in seen:
+                        seen.add(id(item))
                         yield item
 
     def _ownership(self) -> list[tuple[Algorithm, Any, list[tf.Module]]]:
@@ -107,7 +110,7 @@ class Algorithm(tf.Module):
         claimed = {id(m) for modules in self._module_sets for m in modules}
         rest: list[tf.Module] = []
         below: list[tuple[Algorithm, Any, list[tf.Module]]] = []
-        for child in {id(c): c for c in self._children()}.values():
+        for child in self._children():
             if id(child) in claimed:
                 continue
             if not isinstance(child, Algorithm):
@@ -186,7 +189,7 @@ class Algorithm(tf.Module):
 
     def _inside(self) -> Iterator[Algorithm]:
         """The algorithms below this one."""
-        for child in {id(c): c for c in self._children()}.values():
+        for child in self._children():
             if isinstance(child, Algorithm):
                 yield child
                 yield from child._inside()
@@ -216,15 +219,14 @@ class Algorithm(tf.Module):
 
     def followers(self) -> list[tuple[tf.Variable, tf.Variable]]:
         """(variable, copy of it) of what follows others in training, such as target networks; those of the algorithms inside."""
-        children = {id(c): c for c in self._children()}.values()
-        return [pair for child in children if isinstance(child, Algorithm) for pair in child.followers()]
+        return [pair for child in self._children() if isinstance(child, Algorithm) for pair in child.followers()]
 
     def after_restore(self) -> None:
         """Called once, eagerly, when variables were filled from a checkpoint, or with the weights of another run.
 
         For what must follow from them, such as a copy that no checkpoint holds; by default the algorithms inside are told.
         """
-        for child in {id(c): c for c in self._children()}.values():
+        for child in self._children():
             if isinstance(child, Algorithm):
                 child.after_restore()
 
