@@ -174,6 +174,8 @@ class Agent(OffPolicyAlgorithm):
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
         _check_parts(name, rl_algorithm, goal_generator, encoder, observation_normalizer)
+        if observation_normalizer is not None:
+            observation_normalizer.check_spec(transformed_spec)
         super().__init__(
             observation_spec,
             action_spec,

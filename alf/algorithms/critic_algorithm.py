@@ -43,7 +43,7 @@ def refuse(name: str, given: Mapping[str, Any], advice: Mapping[str, str]) -> No
             raise ValueError(f"{name} takes no {argument}, got {given[argument]!r}: {instead}.")
 
 
-def _check_bounds(action_spec: Nest, name: str) -> None:
+def check_bounds(action_spec: Nest, name: str) -> None:
     """Raises ValueError where a continuous action is not bounded: what acts, explores or judges goes by its range."""
     for spec in tf.nest.flatten(action_spec):
         if not spec.dtype.is_floating:
@@ -177,7 +177,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         if nest and (mixed or not self.takes_nests):
             kind = "a single action, or a nest of continuous ones" if self.takes_nests else "a single action"
             raise ValueError(f"{type(self).__name__} takes {kind}, got {action_spec}: use PPO or another actor-critic.")
-        _check_bounds(action_spec, type(self).__name__)
+        check_bounds(action_spec, type(self).__name__)
         own = [(optimizer, list(modules)) for optimizer, modules in trained if optimizer is not None]
         super().__init__(
             observation_spec,

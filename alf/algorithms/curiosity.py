@@ -124,6 +124,16 @@ def apply(network: Any, inputs: Nest) -> tf.Tensor:
     return inputs if network is None else call_network(network, inputs, step_type=(), network_state=())[0]
 
 
+def vector_spec(name: str, feature_spec: Any) -> tf.TensorSpec:
+    """`feature_spec` of the module called `name` as float32; raises ValueError where it is not the spec of one vector."""
+    if not isinstance(feature_spec, tf.TypeSpec) or feature_spec.shape.rank != 1:
+        raise ValueError(
+            f"{name}: a feature must be one vector, got feature_spec {feature_spec}: give an encoding_net and the "
+            "spec of its output."
+        )
+    return tf.TensorSpec(feature_spec.shape, tf.float32)
+
+
 def mlp(input_spec: Nest, hidden_size: int, output_size: int, name: str) -> Any:
     """A network of one hidden layer over the concatenation of a list of vectors, or over one vector."""
     from tf_agents.networks.sequential import Sequential

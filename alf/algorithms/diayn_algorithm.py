@@ -40,13 +40,15 @@ class DIAYNAlgorithm(CuriosityAlgorithm):
           encoding_net: feed-forward TF-Agents network from the observation (without goal) to the feature.
           discriminator_net: network from the feature to the logits of the skills.
           name: name of the algorithm.
+
+        Raises:
+          ValueError: a feature is no vector, and there is no `discriminator_net` that takes it.
         """
         super().__init__(reward_adapt_speed, name=name)
         self._num_of_skills = num_of_skills
         self._encoding_net = encoding_net
-        feature = tf.TensorSpec(feature_spec.shape, tf.float32)
         self._discriminator_net = discriminator_net or curiosity.mlp(
-            feature, hidden_size, num_of_skills, "discriminator_net"
+            curiosity.vector_spec(name, feature_spec), hidden_size, num_of_skills, "discriminator_net"
         )
         for network in (encoding_net, self._discriminator_net):
             if network is not None:

@@ -156,13 +156,16 @@ class EntropyTargetAlgorithm(Algorithm):
         Returns:
           alpha from now on, float32 [].
         """
-        before = self._average.get()
+        # The first entropy neither rises nor falls nor crosses: there is none before it.
+        first = tf.equal(self._updates, 0)
+        before = tf.where(first, entropy, self._average.get())
         now = self._average.average(entropy)
         self._updates.assign_add(1)
         stage, rate = tf.convert_to_tensor(self._stage), tf.convert_to_tensor(self._rate)
         above, rises, falls = now > self._target, now > before, now < before
 
-        crossed = tf.logical_and(tf.equal(stage, ADJUST), tf.not_equal(above, self._was_above))
+        was_above = tf.where(first, above, self._was_above)
+        crossed = tf.logical_and(tf.equal(stage, ADJUST), tf.not_equal(above, was_above))
         rate = tf.where(crossed, tf.maximum(_CROSSING_DECAY * rate, self._slow), rate)
         rate = tf.where(now < self._far_below, self._fast, rate)
         up = tf.where(above, 0.5, 1.0) * tf.cast(falls, tf.float32)

@@ -93,15 +93,10 @@ class ICMAlgorithm(CuriosityAlgorithm):
           ValueError: a feature is no vector.
         """
         super().__init__(reward_adapt_speed, name=name)
-        if not isinstance(feature_spec, tf.TypeSpec) or feature_spec.shape.rank != 1:
-            raise ValueError(
-                f"{name}: a feature must be one vector, got feature_spec {feature_spec}: give an encoding_net and the "
-                "spec of its output."
-            )
+        feature = curiosity.vector_spec(name, feature_spec)
         self._action_spec = action_spec
-        features = feature_spec.shape[0]
+        features = feature.shape[0]
         width = sum(_width(spec) for spec in tf.nest.flatten(action_spec))
-        feature = tf.TensorSpec([features], tf.float32)
         action = tf.TensorSpec([width], tf.float32)
         self._encoding_net = encoding_net
         self._forward_net = forward_net or curiosity.mlp([feature, action], hidden_size, features, "forward_net")

@@ -104,6 +104,18 @@ class ObservationNormalizer(LearnerStatistics):
             transform_observation(observation, field, functools.partial(taken.setdefault, field))
         return taken
 
+    def check_spec(self, observation_spec: Nest) -> None:
+        """Raises ValueError where it was made for other observations than those of this spec, one transformed one's."""
+        shapes = [
+            tf.nest.map_structure(lambda spec: tuple(spec.shape), spec)
+            for spec in (self._tensor_spec, self._taken(observation_spec))
+        ]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{self.name} was made for observations of shape {shapes[0]}, the transformed ones have {shapes[1]}: set "
+                "ObservationNormalizer.observation_spec to the spec that the observation_transformer gives."
+            )
+
     def normalize(self, observation: Nest) -> Nest:
         """Observations with any leading axes, normalised."""
         normalized = self._normalizer.normalize(self._taken(observation), self._clip_value)

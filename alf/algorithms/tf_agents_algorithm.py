@@ -14,6 +14,7 @@ from tf_agents.specs import BoundedTensorSpec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories.trajectory import Trajectory
 
+from alf.algorithms.critic_algorithm import check_bounds
 from alf.algorithms.exploration import OUNoise, select
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import per_sequence
@@ -125,10 +126,11 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
           **kwargs: the arguments of `RLAlgorithm` about rewards and observations.
 
         Raises:
-          ValueError: discrete actions are not numbered from 0, or the agent learns from whole sequences, as recurrent and
-            on-policy ones do.
+          ValueError: discrete actions are not numbered from 0, continuous ones are not bounded, or the agent learns from
+            whole sequences, as recurrent and on-policy ones do.
         """
         super().__init__(observation_spec, action_spec, debug_summaries=debug_summaries, name=name, **kwargs)
+        check_bounds(action_spec, name)
         # TF-Agents' agents take a discrete action of shape [] only.
         spec = action_spec
         self._squeezes = isinstance(spec, BoundedTensorSpec) and spec.dtype.is_integer and spec.shape == [1]

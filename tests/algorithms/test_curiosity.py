@@ -116,9 +116,11 @@ def test_icm_without_encoder_sees_observations_and_learns_to_foresee() -> None:
     assert np.mean(errors[-10:]) < 0.1 * np.mean(errors[:10])
 
 
-def test_icm_refuses_features_that_are_no_vector() -> None:
-    with pytest.raises(ValueError, match="a feature must be one vector"):
-        ICMAlgorithm(ACTIONS, tf.TensorSpec([4, 4], tf.float32))
+def test_features_that_are_no_vector_are_refused() -> None:
+    for make in (lambda spec: ICMAlgorithm(ACTIONS, spec), lambda spec: DIAYNAlgorithm(3, spec)):
+        for spec in (tf.TensorSpec([4, 4], tf.float32), {"a": tf.TensorSpec([4], tf.float32)}):
+            with pytest.raises(ValueError, match="a feature must be one vector"):
+                make(spec)
 
 
 def test_rnd_loss_gradients_and_what_is_trained() -> None:

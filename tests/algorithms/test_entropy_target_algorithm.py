@@ -33,7 +33,7 @@ class StateMachine:
         self.rate, self.was_above, self.seen = FAST, True, list[float]()
 
     def step(self, entropy: float) -> float:
-        before = float(np.mean(self.seen[-self.window :])) if self.seen else 0.0
+        before = float(np.mean(self.seen[-self.window :])) if self.seen else entropy
         self.seen.append(entropy)
         now = float(np.mean(self.seen[-self.window :]))
         if self.stage == "measure":
@@ -55,7 +55,7 @@ class StateMachine:
 
     def adjust(self, before: float, now: float) -> None:
         above = now > self.target
-        if above != self.was_above:
+        if len(self.seen) > 1 and above != self.was_above:
             self.rate = max(0.9 * self.rate, SLOW)
         if now < (self.target / 2 if self.target > 0 else 2 * self.target):
             self.rate = FAST
@@ -91,6 +91,13 @@ def test_the_controller_follows_its_stages(
         assert float(adjust(tf.constant(entropy))) == pytest.approx(expected, rel=1e-4)
         assert int(made.stage) == stages[oracle.stage]
         assert float(made.alpha) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("entropy", [1.3, 0.4])
+def test_the_first_entropy_moves_nothing_as_it_neither_rises_nor_falls(entropy: float) -> None:
+    made = EntropyTargetAlgorithm(DISCRETE, skip_free_stage=True, target_entropy=0.5, initial_alpha=0.3)
+    assert float(made.adjust_alpha(tf.constant(entropy))) == pytest.approx(0.3)
+    assert float(made.adjust_alpha(tf.constant(entropy + 0.1))) < 0.3
 
 
 def test_every_stage_is_passed_and_a_low_entropy_is_raised() -> None:

@@ -188,6 +188,27 @@ def test_observations_far_from_zero_are_learned_from(mode: str, seed: int) -> No
     assert average_return.result() > 3.7
 
 
+def test_a_normaliser_of_other_observations_than_the_agent_transforms_to_is_refused_at_once() -> None:
+    env = ShiftedEnv(BATCH, EPISODE)
+    obs, act = networks.specs_of(env)
+
+    def make_ppo(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> PPOAlgorithm:
+        nets = networks.feed_forward(observation_spec, action_spec, (4,))
+        return PPOAlgorithm(observation_spec, action_spec, *nets, loss=PPOLoss(action_spec))
+
+    def made(spec: Any, **transforms: Any) -> Agent:
+        return Agent(obs, act, make_ppo, observation_normalizer=ObservationNormalizer(spec), **transforms)
+
+    stacked = tf.TensorSpec([2, 2], tf.float32)
+    with pytest.raises(ValueError, match=r"made for observations of shape \(2, 2\), the transformed ones have \(2,\)"):
+        made(stacked)
+    with pytest.raises(ValueError, match=r"of shape \(2,\), the transformed ones have \(3,\)"):
+        made(obs, observation_transformer=lambda o: tf.concat([o, o[..., :1]], -1))
+    with pytest.raises(ValueError, match=r"set ObservationNormalizer\.observation_spec"):
+        made({"obs": obs})
+    made(obs, observation_transformer=lambda o: o * 2.0)
+
+
 def test_returns_of_segments_of_one_stream_in_one_batch() -> None:
     """Agents that decide often bring several segments of a stream at once: each goes on where the one before has ended."""
     normalizer, rs = RewardNormalizer(gamma=0.5), np.random.RandomState(1)

@@ -361,6 +361,8 @@ def test_what_it_cannot_do_is_said_in_a_sentence() -> None:
         algorithm.set_learners(2)
     with pytest.raises(ValueError, match="numbered from 0"):
         wrapped("dqn", act=BoundedTensorSpec([], tf.int64, 1, 3))
+    with pytest.raises(ValueError, match="needs bounded actions"):
+        wrapped("sac", act=BoundedTensorSpec([2], tf.float32, -np.inf, np.inf))
 
 
 def test_masked_actions_are_not_taken_in_the_heat_up_either() -> None:
