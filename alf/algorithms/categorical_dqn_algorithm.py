@@ -54,6 +54,9 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
         super().__init__(observation_spec, action_spec, categorical_q_network, critic_loss=None, name=name, **kwargs)
         self._min, self._max, self._gamma, self._n_step = float(min_q_value), float(max_q_value), gamma, n_step
 
+    def _default_loss(self, debug_summaries: bool) -> None:
+        return None
+
     def _atoms(self, logits: tf.Tensor) -> tf.Tensor:
         return tf.linspace(self._min, self._max, logits.shape[-1])
 

@@ -187,7 +187,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
             debug_summaries=debug_summaries,
             **kwargs,
         )
-        self._critic_loss = OneStepTDLoss(debug_summaries=debug_summaries) if critic_loss is None else critic_loss
+        self._critic_loss = self._default_loss(debug_summaries) if critic_loss is None else critic_loss
         self._env_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="env_steps")
         self._target_networks = copies(followed, "target")
         self._update_targets: TargetUpdater = get_target_updater(
@@ -198,6 +198,10 @@ class CriticAlgorithm(OffPolicyAlgorithm):
             unit=target_update_unit,
             env_steps=self._env_steps if target_update_unit == "env_steps" else None,
         )
+
+    def _default_loss(self, debug_summaries: bool) -> Any:
+        """The critic's, where none is given; None for an algorithm that has another."""
+        return OneStepTDLoss(debug_summaries=debug_summaries)
 
     def _trainable_attributes_to_ignore(self) -> list[str]:
         return ["_target_networks"]

@@ -117,8 +117,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
         return self._sampled_steps(*_given(arguments.get("mini_batch_size"), arguments.get("mini_batch_length")))
 
     def _sampled_steps(self, size: int, length: int) -> int:
-        """The steps that are trained on of `size` sequences of `length`: not the last, nor those of the burn-in."""
-        return size * max(length - 1 - self.burn_in_length, 1)
+        """The steps that are trained on of `size` sequences of `length`: not those of the burn-in or behind the last trained."""
+        return size * max(length - max(self.rows_only_looked_at, 1) - self.burn_in_length, 1)
 
     def updates_made(self) -> int:
         """Gradient steps so far: those of the optimiser that has made the most, iterations where there is none."""

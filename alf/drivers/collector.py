@@ -167,7 +167,8 @@ class Collector:
 
     def step_flat(self, *flat_action: np.ndarray) -> list[np.ndarray]:
         """Steps the environment from inside the graph: control and flat observation."""
-        time_step = self.step(self._pack_action(flat_action))
+        # What the graph gives is its own memory, which an environment may change.
+        time_step = self.step(self._pack_action([np.array(leaf) for leaf in flat_action]))
         return [control_of(time_step), *self._fresh.leaves]
 
     def _guarded(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:

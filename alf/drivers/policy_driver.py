@@ -240,7 +240,8 @@ class PolicyDriver(Driver):
     def _advance(self, action: Nest) -> None:
         """Steps the environment, tells metrics and observers, and draws the seed of the next action."""
         begin = time.monotonic()
-        before, self._now = self._now, self._fresh(self._env.step(action))
+        # An environment may change what it is given; what is recorded stays.
+        before, self._now = self._now, self._fresh(self._env.step(tf.nest.map_structure(np.array, action)))
         step = trajectory.Trajectory(
             step_type=before.step_type,
             observation=before.observation,

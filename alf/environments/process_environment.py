@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
 from alf.environments.gymnasium_environment import VectorEnvironment
@@ -114,18 +116,18 @@ def make_process_environment(
     Args:
       make_env: builds one environment; called in each worker.
       batch_size: B.
-      seeds: B integers for the first reset, or None.
+      seeds: B integers for the first reset and the workers' own generators, or None.
       step_timeout_secs: see `ProcessEnvironment`.
       probe: an environment of this kind, which tells the spaces and is then closed; None builds one for that.
 
     Raises:
       ChildProcessError: a worker could not build its environment.
     """
-    maker = _WorkerMaker(make_env, probe)
+    makers = [_WorkerMaker(make_env, probe, seed) for seed in seeds or [None] * batch_size]
     with _FORK_LOCK:
         try:
             mode = AutoresetMode.NEXT_STEP
-            env = AsyncVectorEnv([maker] * batch_size, copy=False, worker=_work, autoreset_mode=mode)
+            env = AsyncVectorEnv(makers, copy=False, worker=_work, autoreset_mode=mode)
         except (EOFError, ConnectionResetError) as error:
             raise ChildProcessError("A worker process died while it built its environment.") from error
     try:
@@ -180,9 +182,12 @@ def _work(*arguments: Any) -> None:
 class _WorkerMaker:
     """Builds the environment of a worker; in the main process gives the one that tells the spaces."""
 
-    def __init__(self, make_env: Callable[[], gymnasium.Env], probe: gymnasium.Env | None) -> None:
+    def __init__(
+        self, make_env: Callable[[], gymnasium.Env], probe: gymnasium.Env | None, seed: int | None = None
+    ) -> None:
         self._make_env = make_env
         self._probe = probe
+        self._seed = seed
         self._parent = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,6 +200,9 @@ class _WorkerMaker:
         # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # A fork begins with the generators of the main process, the same in all workers; some environments draw from them.
+        random.seed(self._seed)
+        np.random.seed(None if self._seed is None else self._seed % 2**32)
         return _PortableErrors(self._make_env())
 
 

@@ -71,8 +71,8 @@ def load(
     if user_make is not None:
         if env_kwargs or threads:
             user_make = functools.partial(user_make, **env_kwargs, **threads)
-        if max_episode_steps:
-            user_make = wrapped_maker(user_make, (lambda env: gymnasium.wrappers.TimeLimit(env, max_episode_steps),))
+        if max_episode_steps is not None:
+            user_make = wrapped_maker(user_make, (functools.partial(_limited, max_episode_steps),))
         return EnvironmentLoader(make=wrapped_maker(user_make, gym_env_wrappers), env_wrappers=env_wrappers)
     assert isinstance(environment_name, str)
     if max_episode_steps is not None:
@@ -90,6 +90,25 @@ def check_max_episode_steps(max_episode_steps: int | None) -> None:
     """ValueError for a limit below 0."""
     if max_episode_steps is not None and max_episode_steps < 0:
         raise ValueError(f"max_episode_steps={max_episode_steps} must be at least 0, which lifts the limit.")
+
+
+def _limited(max_episode_steps: int, env: gymnasium.Env) -> gymnasium.Env:
+    """`env` with this time limit in the place of its own, or with none where it is 0.
+
+    Raises:
+      ValueError: another wrapper is around its own limit, which is a shorter one.
+    """
+    if isinstance(env, gymnasium.wrappers.TimeLimit):
+        env = env.env
+    inside: Any = env
+    while isinstance(inside, gymnasium.Wrapper):
+        if isinstance(inside, gymnasium.wrappers.TimeLimit) and not 0 < max_episode_steps <= inside._max_episode_steps:
+            raise ValueError(
+                f"max_episode_steps={max_episode_steps} cannot lift the limit of {inside._max_episode_steps} steps below "
+                f"the wrapper {type(env).__name__}: have the callable make its environment without a TimeLimit."
+            )
+        inside = inside.env
+    return gymnasium.wrappers.TimeLimit(env, max_episode_steps) if max_episode_steps else env
 
 
 def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:

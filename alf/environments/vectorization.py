@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
+from absl import logging
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from alf.environments.batched_environment import BatchedEnvironment
@@ -27,8 +28,7 @@ class EnvironmentLoader:
 
     Attributes:
       make: makes a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`. One that
-        takes `num_envs` or `batch_size` gets B by that name; one that takes `batch_size` and `seed` gets an integer
-        seed too.
+        takes `num_envs` or `batch_size` gets B by that name, and where it takes `seed` too, an integer seed.
       make_vector: makes an environment that is vectorised by itself, of B rows, from B and B seeds; None where there is
         no such thing.
       make_envpool: makes an EnvPool of B rows from B and B seeds; None where there is no task id.
@@ -101,6 +101,12 @@ class EnvironmentLoader:
         """A batched environment around what `make` gave, which is closed if that fails."""
         try:
             if isinstance(made, (BatchedEnvironment, VectorEnv)) or is_envpool(made):
+                if is_envpool(made) and "seed" not in _parameters(self.make):
+                    logging.warning(
+                        "%s makes an EnvPool and takes no seed: all of its environments, of any random_seed, play the same "
+                        "games. Give it an argument seed, and that to envpool.make.",
+                        self.make,
+                    )
                 if kind != "auto":
                     raise ValueError(f"{type(made).__name__} is a batch already: leave vectorization={kind!r} out.")
                 return _check_size(_adapt_batch(made, seeds, step_timeout_secs), size)
@@ -139,14 +145,18 @@ def row_seeds(seed: Seed, batch_size: int) -> list[int]:
 
 
 def _call(make: Callable[..., Any], batch_size: int, seed: int) -> Any:
-    try:
-        takes = inspect.signature(make).parameters
-    except ValueError:  # Some builtins have no signature.
-        return make()
+    takes = _parameters(make)
     kwargs = {name: batch_size for name in ("num_envs", "batch_size") if name in takes}
-    if "batch_size" in kwargs and "seed" in takes:
+    if kwargs and "seed" in takes:
         kwargs["seed"] = seed
     return make(**kwargs)
+
+
+def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(make).parameters
+    except ValueError:  # Some builtins have no signature.
+        return {}
 
 
 def _adapt_batch(made: Any, seeds: list[int], step_timeout_secs: float | None) -> BatchedEnvironment:

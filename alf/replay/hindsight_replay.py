@@ -70,7 +70,8 @@ class HindsightReplay(UniformReplay):
           balanced: as in `UniformReplay`.
 
         Raises:
-          ValueError: observations have no goals, or a number is out of its range.
+          ValueError: observations have no goals, a number is out of its range, or `ReplayBuffer.before_storing` changes
+            goals or rewards.
         """
         super().__init__(experience_spec, num_streams, balanced)
         observation = experience_spec.observation
@@ -82,10 +83,27 @@ class HindsightReplay(UniformReplay):
             )
         if not 0.0 <= share <= 1.0 or horizon < 1:
             raise ValueError(f"HindsightReplay needs share in [0, 1] and horizon >= 1; got {share} and {horizon}.")
+        self._check_stored(experience_spec)
         self._reward_fn = reward_fn
         self._shape_reward: Callable[[tf.Tensor], tf.Tensor] | None = None
         self._share = share
         self._horizon = horizon
+
+    def _check_stored(self, experience_spec: Experience) -> None:
+        if self.buffer.before_storing is None:
+            return
+        draw = np.random.default_rng(0)
+        given = tf.nest.map_structure(lambda spec: _drawn(spec, draw), experience_spec._replace(bootstrap=()))
+        stored = self.buffer.before_storing(given)
+        pairs = {"reward": (given.reward, stored.reward)}
+        pairs |= {field: (given.observation[field], stored.observation[field]) for field in _GOALS}
+        for field, (before, after) in pairs.items():
+            if not _same(before, after):
+                raise ValueError(
+                    "exp_replayer='hindsight' judges goals as the environment does, and computes rewards anew when it samples; "
+                    f"ReplayBuffer.before_storing changes {field!r}: leave it alone there, and shape rewards by a "
+                    "reward_shaping_fn."
+                )
 
     @staticmethod
     def check_goals(time_step_spec: ActionTimeStep, transform: Callable[[ActionTimeStep], ActionTimeStep]) -> None:

@@ -46,7 +46,8 @@ class PrioritizedReplay(UniformReplay):
         Raises:
           ValueError: a number is out of its range.
         """
-        super().__init__(experience_spec, num_streams)
+        # Said here, so that a binding of UniformReplay's is not taken, and is listed as without use.
+        super().__init__(experience_spec, num_streams, balanced=False)
         if alpha < 0 or not 0 <= beta <= 1 or beta_iterations < 0 or epsilon <= 0:
             raise ValueError(
                 f"PrioritizedReplay needs alpha >= 0, beta in [0, 1], beta_iterations >= 0 and epsilon > 0; got {alpha}, "

@@ -200,6 +200,11 @@ class ReplayBuffer:
         for variable, x in zip(self._storage, self._frames.stored(exp), strict=True):
             variable.scatter_update(tf.IndexedSlices(tf.reshape(x, [-1, *variable.shape[1:]]), flat))
 
+    @property
+    def before_storing(self) -> Callable[[Experience], Experience] | None:
+        """What alters experience on its way into the memory, None for nothing."""
+        return self._before_storing
+
     def write_rows(self, rows: np.ndarray, values: list[np.ndarray]) -> None:
         """Puts flat leaves [n, ...] into rows [n]; the index is not changed."""
         self._ends[rows] = values[0] == StepType.LAST

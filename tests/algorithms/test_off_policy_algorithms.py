@@ -17,7 +17,7 @@ from alf.algorithms.agent import Agent
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.exploration import OUNoise
 from alf.algorithms.exporting import exportable
-from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.one_step_loss import OneStepTDLoss, row_weights
 from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.algorithms.td3_algorithm import Td3Algorithm
 from alf.data_structures import ActionTimeStep, StepType
@@ -291,6 +291,8 @@ def test_arguments_without_effect_are_refused(name: str, argument: str, value: A
     ("name", "binding"),
     [
         ("c51", "DqnAlgorithm.critic_loss = 'a loss'"),
+        ("c51", "OneStepTDLoss.n_step = 3"),
+        ("c51", "OneStepTDLoss.gamma = 0.5"),
         ("td3", "DdpgAlgorithm.ou_stddev = 0.9"),
         ("td3", "DdpgAlgorithm.ou_damping = 0.3"),
         ("td3", "DdpgAlgorithm.target_update_period = 3"),
@@ -302,6 +304,16 @@ def test_bindings_of_the_parent_without_effect_are_listed(name: str, binding: st
     gin.parse_config(binding)
     make(name, *specs_of(environment(name)))
     assert gin_utils.unused_bindings() == [binding.partition(" =")[0]]
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "sac"])
+@pytest.mark.parametrize(("n_step", "length"), [(1, 2), (1, 5), (3, 4), (3, 6)])
+def test_an_update_counts_the_steps_that_it_trains(name: str, n_step: int, length: int) -> None:
+    n_steps = {"n_step": n_step} if name == "c51" else {"critic_loss": OneStepTDLoss(0.9, n_step=n_step)}
+    algorithm = make(name, *specs_of(environment(name)), **n_steps)
+    trained = row_weights(tf.fill([length, 8], StepType.MID), n_step)
+    sizes = {"mini_batch_size": 8, "mini_batch_length": length}
+    assert algorithm.steps_of_an_update(sizes) == float(tf.reduce_sum(trained)) == 8 * (length - n_step)
 
 
 @pytest.mark.parametrize("noise", [{"target_policy_noise": -1.0}, {"target_policy_noise_clip": float("nan")}])

@@ -308,6 +308,26 @@ def test_envpool_errors_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         create_environment("NoSuchTask-v1", num_parallel_environments=2, vectorization="envpool")
 
 
+def test_an_envpool_by_callable_goes_by_the_seed_where_it_takes_one(logged: list[str]) -> None:
+    envpool = pytest.importorskip("envpool")
+    make: Any = functools.partial(envpool.make, "CartPole-v1", env_type="gymnasium")
+
+    def begun(load: Any, seed: int) -> np.ndarray:
+        env = create_environment(load, num_parallel_environments=2, seed=seed)
+        observation = np.array(env.reset().observation)
+        env.close()
+        return observation
+
+    def seeded(num_envs: int, seed: int) -> Any:
+        return make(num_envs=num_envs, seed=seed)
+
+    np.testing.assert_array_equal(begun(seeded, 1), begun(seeded, 1))
+    assert not np.array_equal(begun(seeded, 1), begun(seeded, 2))
+    assert not logged
+    begun(lambda num_envs: make(num_envs=num_envs), 1)
+    assert "makes an EnvPool and takes no seed" in logged[0]
+
+
 def test_an_envpool_by_callable() -> None:
     envpool = pytest.importorskip("envpool")
     env = create_environment(

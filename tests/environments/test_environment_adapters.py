@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,31 @@ def test_one_environment_gives_the_same_segments(vectorization: str | None, ends
         functools.partial(ToyEnv, ends=ends), num_parallel_environments=1, seed=1, vectorization=vectorization
     )
     assert _played(env) == _expected(ends, 1)
+
+
+class GlobalEnv(gymnasium.Env):
+    """Draws from the generators of its process, and not from the one that it has."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.array([np.random.rand(), random.random()]), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array([np.random.rand(), random.random()]), 0.0, False, False, {}
+
+
+def test_generators_of_worker_processes_go_by_the_seeds_of_their_rows() -> None:
+    def drawn(seed: int) -> np.ndarray:
+        env = create_environment(GlobalEnv, num_parallel_environments=3, seed=seed, vectorization="async")
+        steps = [env.reset(), env.step(np.zeros(3, np.int64))]
+        env.close()
+        return np.concatenate([step.observation for step in steps])
+
+    first, again, other = drawn(1), drawn(1), drawn(2)
+    np.testing.assert_array_equal(first, again)
+    assert len(np.unique([first, other])) == 2 * first.size
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import gin
 import gymnasium
 import numpy as np
 import pytest
 
-from alf.environments import BatchedEnvironment, create_environment
+from alf.environments import BatchedEnvironment, create_environment, suite_gym
 from alf.environments.random_limits import load_with_random_max_episode_steps
 
 
@@ -62,3 +63,27 @@ def test_bad_arguments_are_explained() -> None:
         create_environment("CartPole-v1", load_with_random_max_episode_steps, 2, vectorization="envpool")
     with pytest.raises(ValueError, match="numpy-vectorised"):
         create_environment("CartPole-v1", load_with_random_max_episode_steps, 2, vectorization="vector_entry_point")
+
+
+def test_the_limit_of_what_a_callable_makes_is_replaced_as_that_of_an_id_is() -> None:
+    def limits(make: Any, max_episode_steps: int) -> list[int]:
+        env: Any = suite_gym.load(make, max_episode_steps=max_episode_steps).make()
+        found = []
+        while isinstance(env, gymnasium.Wrapper):
+            if isinstance(env, gymnasium.wrappers.TimeLimit):
+                found.append(env._max_episode_steps)
+            env = env.env
+        return found
+
+    make = functools.partial(gymnasium.make, "MountainCar-v0")
+    assert [limits(make, n) for n in (0, 50, 500)] == [[], [50], [500]]
+
+    def below() -> gymnasium.Env:
+        return gymnasium.wrappers.TransformReward(make(), lambda reward: reward)
+
+    assert limits(below, 50) == [50, 200]
+    for longer in (0, 500):
+        with pytest.raises(
+            ValueError, match=rf"max_episode_steps={longer} cannot lift the limit of 200 steps below the"
+        ):
+            limits(below, longer)

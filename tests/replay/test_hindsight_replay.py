@@ -199,6 +199,27 @@ def test_new_rewards_are_shaped_as_the_others() -> None:
         driver.stop()
 
 
+@pytest.mark.parametrize("field", ["reward", "desired_goal"])
+def test_what_is_altered_before_storing_must_not_be_what_is_judged_anew(field: str) -> None:
+    gin.bind_parameter("ReplayBuffer.max_length", 10)
+    goal = tf.TensorSpec([2], tf.float32)
+    spec = SPEC._replace(observation={"observation": goal, "achieved_goal": goal, "desired_goal": goal})
+
+    def altered(exp: Any) -> Any:
+        if field == "reward":
+            return exp._replace(reward=0.1 * exp.reward)
+        return exp._replace(observation={**exp.observation, field: 1.0 - exp.observation[field]})
+
+    def observed(exp: Any) -> Any:
+        return exp._replace(observation={**exp.observation, "observation": 0.5 * exp.observation["observation"]})
+
+    gin.bind_parameter("ReplayBuffer.before_storing", altered)
+    with pytest.raises(ValueError, match=rf"before_storing changes '{field}': leave it alone there"):
+        HindsightReplay(spec, 2)
+    gin.bind_parameter("ReplayBuffer.before_storing", observed)
+    HindsightReplay(spec, 2)
+
+
 def scaled(field: str) -> Any:
     return lambda observation: {**observation, field: 10.0 * observation[field]}
 

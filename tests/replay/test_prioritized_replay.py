@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.sampling import Sample
+from alf.utils import gin_utils
 from tests.replay.streams import SPEC, segments, where
 
 
@@ -101,3 +102,9 @@ def test_a_loss_without_priorities_is_refused() -> None:
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="PrioritizedReplay needs"):
         make(8, **wrong)
+
+
+def test_balanced_of_the_uniform_replay_has_no_effect_and_is_listed() -> None:
+    gin.parse_config("UniformReplay.balanced = True")
+    make(8)
+    assert "UniformReplay.balanced" in gin_utils.unused_bindings()

@@ -13,8 +13,10 @@ from tf_agents.specs import tensor_spec
 
 from alf.data_structures import StepType
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.recording import record_episodes
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.gymnasium_environment import SingleEnvironment
+from alf.environments.testing import CountingEnvironment
 from tests.algorithms.off_policy import make
 
 # What an action number means to the environment below the discretising wrapper.
@@ -81,3 +83,36 @@ def test_actions_are_stored_as_chosen_and_played_as_meant(
     np.testing.assert_array_equal(exp.prev_action[1:][played], exp.action[:-1][played])
     assert len(np.unique(exp.action)) > 2
     assert exp.action.dtype == specs[1].dtype.as_numpy_dtype
+
+
+class Spoiling(CountingEnvironment):
+    """Changes the array of actions that it is given, as simulators do that rescale in place."""
+
+    def _step(self, action: Any) -> Any:
+        time_step = super()._step(action)
+        action -= 100
+        return time_step
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+def test_an_environment_that_changes_its_actions_in_place_changes_none_that_is_stored(stepping: str) -> None:
+    env = Spoiling(3, num_actions=3)
+    algorithm = make("dqn", *(tensor_spec.from_spec(s) for s in (env.observation_spec(), env.action_spec())))
+    driver = SyncOffPolicyDriver(env, algorithm, 24, exp_replayer="uniform", random_seed=1, stepping=stepping)
+    driver.run()
+    driver.run()
+    driver.stop()
+    memory: Any = algorithm.exp_replayer
+    exp = tf.nest.map_structure(lambda x: x.numpy(), memory.replay_all()._replace(bootstrap=(), state=()))
+    assert exp.action.min() >= 0
+    assert exp.prev_action.min() >= 0
+    led = exp.step_type[:, 1:] != StepType.FIRST
+    steps = exp.observation[:, 1:, 2]
+    rewards = CountingEnvironment.expected_reward(steps, exp.action[:, :-1])
+    np.testing.assert_array_equal(exp.reward[:, 1:][led], rewards[led])
+
+
+def test_recorded_episodes_have_the_actions_that_were_chosen() -> None:
+    env = Spoiling(2, num_actions=3)
+    algorithm = make("dqn", *(tensor_spec.from_spec(s) for s in (env.observation_spec(), env.action_spec())))
+    assert np.min(record_episodes(algorithm, env, 12, epsilon_greedy=0.5, random_seed=0).action) >= 0
