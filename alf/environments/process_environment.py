@@ -123,7 +123,8 @@ def make_process_environment(
     Raises:
       ChildProcessError: a worker could not build its environment.
     """
-    makers = [_WorkerMaker(make_env, probe, seed) for seed in seeds or [None] * batch_size]
+    of_workers = [None] * batch_size if seeds is None else seeds
+    makers = [_WorkerMaker(make_env, probe, seed) for seed in of_workers]
     with _FORK_LOCK:
         try:
             mode = AutoresetMode.NEXT_STEP

@@ -114,6 +114,21 @@ def test_what_is_no_stack_is_refused() -> None:
         replayer.replay_all()
 
 
+def test_an_episode_that_ends_by_showing_its_last_stack_again_is_no_reason_to_refuse() -> None:
+    replayer, play = make(UniformReplay, -1), Play((5,), -1)
+    exp = play.segment(5)
+
+    def shown_again(step_type: int) -> Experience:
+        types, image = exp.step_type.numpy(), exp.observation["image"].numpy()
+        types[0, 3], image[0, 3] = step_type, image[0, 2]
+        types[0, 4], image[0, 4] = 0, 9
+        return exp._replace(step_type=tf.constant(types), observation={**exp.observation, "image": tf.constant(image)})
+
+    replayer.observe(shown_again(StepType.LAST))
+    with pytest.raises(ValueError, match=r"ReplayBuffer\.frame_stack=4"):
+        make(UniformReplay, -1).observe(shown_again(StepType.MID))
+
+
 def test_a_million_atari_steps_take_less_than_7_5_gigabytes() -> None:
     gin.bind_parameter("ReplayBuffer.max_length", 10)
     gin.bind_parameter("ReplayBuffer.frame_stack", 4)
