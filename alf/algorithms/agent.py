@@ -301,7 +301,7 @@ class Agent(OffPolicyAlgorithm):
     # ---- learning ----
 
     @property
-    def least_sample_length(self) -> int:  # type: ignore[override]
+    def least_sample_length(self) -> int:
         """The RL algorithm's; the curiosity module learns from transitions."""
         return max(1 if self._icm is None else 2, self._rl_algorithm.least_sample_length)
 

@@ -289,6 +289,11 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         return self._critic_loss.n_step
 
     @property
+    def least_sample_length(self) -> int:
+        """A row, and those that its target looks at."""
+        return self.n_step + 1
+
+    @property
     def rows_only_looked_at(self) -> int:
         """Those behind the last row that is trained: they are there for targets, through which no gradient flows."""
         return self.n_step

@@ -75,15 +75,17 @@ def _given(size: int | None, length: int | None) -> tuple[int, int]:
 class OffPolicyAlgorithm(RLAlgorithm):
     """An algorithm that is trained on what a replayer hands out."""
 
-    # The shortest sequences of a memory that it can learn from.
-    least_sample_length = 1
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
         self._seed = tf.Variable(0, dtype=tf.int64, trainable=False, name="seed")
         # In an object of no kind that TensorFlow tracks: none of this belongs into checkpoints.
         self._volatile = _Volatile()
+
+    @property
+    def least_sample_length(self) -> int:
+        """The shortest sequences of a memory that it can learn from, in steps, without the burn-in; by default 1."""
+        return 1
 
     @property
     def exp_replayer(self) -> ExperienceReplayer | None:
@@ -105,7 +107,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if arguments.get("whole_replay_buffer_training", True):
             return {name: MemoryUse(memory, None, length or 1) for name, memory in self.memories().items()}
         size, length = _given(size, length)
-        self._check_burn_in(length)
+        self._check_length(length)
         return {name: MemoryUse(memory, size, length) for name, memory in self.memories().items()}
 
     def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
@@ -252,7 +254,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         replayer = self._volatile.replayer
         if replayer is None:
             raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
-        self._check_burn_in(None if whole_replay_buffer_training else mini_batch_length)
+        self._check_length(None if whole_replay_buffer_training else mini_batch_length)
         if not whole_replay_buffer_training:
             return self._train_on_samples(_sampling(replayer), num_updates, mini_batch_size, mini_batch_length)
         begin = time.monotonic()
@@ -270,11 +272,6 @@ class OffPolicyAlgorithm(RLAlgorithm):
             raise ValueError(
                 f"Sizes must be positive: mini_batch_size={size}, mini_batch_length={length}, num_updates={num_updates}."
             )
-        if length < self.least_sample_length:
-            raise ValueError(
-                f"{self.name} learns from transitions, and mini_batch_length={length} samples single steps: set it to "
-                f"{self.least_sample_length} or more."
-            )
         replayer.check(size, length)
 
         def train(view: View, updates: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -287,20 +284,20 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self._end_train(begin)
         return self._sampled_steps(size, length) * num_updates
 
-    def _check_burn_in(self, length: int | None) -> None:
-        """Raises ValueError where sequences of `length`, None for whole ones, cannot begin with a burn-in."""
-        burn_in = self.burn_in_length
-        if not burn_in:
-            return
-        if length is None or is_stateless(self.learning_state_spec):
+    def _check_length(self, length: int | None) -> None:
+        """Raises ValueError where samples of `length`, None for none, are too short or cannot begin with a burn-in."""
+        burn_in, least = self.burn_in_length, self.least_sample_length
+        if burn_in and (length is None or is_stateless(self.learning_state_spec)):
             raise ValueError(
                 f"burn_in_length={burn_in} is for recurrent networks that learn from samples with a mini_batch_length: set it "
                 "to 0."
             )
-        if length < burn_in + 2:
+        least = burn_in + max(least, 2) if burn_in else least
+        if length is not None and length < least:
+            first = f", with burn_in_length={burn_in}," if burn_in else ""
             raise ValueError(
-                f"mini_batch_length={length} leaves nothing to train on after burn_in_length={burn_in}: set it to at least "
-                f"{burn_in + 2}."
+                f"{self.name} learns from sequences of {least} steps or more{first} and mini_batch_length={length} is "
+                f"shorter: set it to at least {least}."
             )
 
     def _function(self, key: tuple[Any, ...], train: Callable[..., Any], *signature: Any) -> Any:

@@ -20,8 +20,10 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     To be used with `loss_class=PPOLoss`; without it nothing would be clipped, so that is a ValueError.
     """
 
-    # A row's advantage is known from the row that follows it.
-    least_sample_length = 2
+    @property
+    def least_sample_length(self) -> int:
+        """2: a row's advantage is known from the row that follows it."""
+        return 2
 
     def _check_loss(self) -> None:
         if not isinstance(self._loss, PPOLoss):

@@ -168,6 +168,16 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         return int(length)
 
     @property
+    def least_sample_length(self) -> int:
+        """The rows that the agent learns from at once."""
+        return self._rows
+
+    @property
+    def rows_only_looked_at(self) -> int:
+        """Those behind the last that begins a trajectory."""
+        return self._rows - 1
+
+    @property
     def agent(self) -> tf_agent.TFAgent:
         """The agent."""
         return self._agent

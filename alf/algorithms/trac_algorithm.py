@@ -159,6 +159,16 @@ class TracAlgorithm(OffPolicyAlgorithm):
         return self._ac_algorithm.transform_timestep(time_step)
 
     @property
+    def least_sample_length(self) -> int:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.least_sample_length
+
+    @property
+    def rows_only_looked_at(self) -> int:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.rows_only_looked_at
+
+    @property
     def learning_state_spec(self) -> Nest:
         """The wrapped algorithm's."""
         return self._ac_algorithm.learning_state_spec

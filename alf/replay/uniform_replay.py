@@ -87,12 +87,11 @@ class UniformReplay(ExperienceReplayer):
 
     def can_sample(self, batch_size: int, mini_batch_length: int) -> bool:
         """Whether there are `batch_size` different sequences; raises ReplayTooSmallError where there never will be."""
-        if self.capacity(mini_batch_length) < batch_size:
-            self.check(batch_size, mini_batch_length)
+        self.check_capacity(batch_size, mini_batch_length)
         return self.num_sequences(mini_batch_length) >= batch_size
 
-    def check(self, batch_size: int, mini_batch_length: int) -> None:
-        """Raises ValueError when there are fewer different sequences than `batch_size`; says what to do."""
+    def check_capacity(self, batch_size: int, mini_batch_length: int) -> None:
+        """Raises ReplayTooSmallError where there will never be `batch_size` different sequences; says what to do."""
         most = self.capacity(mini_batch_length)
         if most < batch_size:
             raise ReplayTooSmallError(
@@ -100,6 +99,10 @@ class UniformReplay(ExperienceReplayer):
                 f"mini_batch_size={batch_size} sequences of mini_batch_length={mini_batch_length} steps, at most {most}: "
                 "raise max_length."
             )
+
+    def check(self, batch_size: int, mini_batch_length: int) -> None:
+        """Raises ValueError when there are fewer different sequences than `batch_size`; says what to do."""
+        self.check_capacity(batch_size, mini_batch_length)
         there = self.num_sequences(mini_batch_length)
         if there < batch_size:
             raise ValueError(

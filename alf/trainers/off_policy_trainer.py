@@ -45,7 +45,10 @@ class OffPolicyTrainer(Trainer):
     def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
         driver = super()._make_driver(envs)
         config = self._config
-        self.algorithm.memory_uses(self._training())
+        # Said now, not after the initial collecting.
+        for use in self.algorithm.memory_uses(self._training()).values():
+            if use.size is not None:
+                use.memory.check_capacity(use.size, use.length)
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.

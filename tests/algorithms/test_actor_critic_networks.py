@@ -68,7 +68,7 @@ def test_ppo_does_not_learn_from_single_steps_of_a_memory(inside: bool) -> None:
         algorithm = Agent(*specs_of(env), rl_algorithm_cls=lambda **kwargs: ppo(env))
     algorithm.set_exp_replayer("uniform", 4)
     with pytest.raises(
-        ValueError, match=r"learns from transitions, and mini_batch_length=1 samples single steps: .* 2 or"
+        ValueError, match=r"sequences of 2 steps or more and mini_batch_length=1 is shorter: .* least 2"
     ):
         algorithm.train(mini_batch_size=2, mini_batch_length=1, whole_replay_buffer_training=False)
 

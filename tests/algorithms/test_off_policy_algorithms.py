@@ -20,6 +20,7 @@ from alf.algorithms.exporting import exportable
 from alf.algorithms.one_step_loss import OneStepTDLoss, row_weights
 from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.algorithms.td3_algorithm import Td3Algorithm
+from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.data_structures import ActionTimeStep, StepType
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments import create_environment
@@ -306,11 +307,29 @@ def test_bindings_of_the_parent_without_effect_are_listed(name: str, binding: st
     assert gin_utils.unused_bindings() == [binding.partition(" =")[0]]
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "sac"])
+def of_steps(name: str, n_step: int) -> Any:
+    if name == "trac":
+        return TracAlgorithm(*specs_of(environment("sac")), ac_algorithm_cls=lambda **kwargs: of_steps("sac", n_step))
+    n_steps = {"n_step": n_step} if name == "c51" else {"critic_loss": OneStepTDLoss(0.9, n_step=n_step)}
+    return make(name, *specs_of(environment(name)), **n_steps)
+
+
+LOOKING_AHEAD = pytest.mark.parametrize("name", ["dqn", "c51", "sac", "trac"])
+
+
+@LOOKING_AHEAD
+def test_samples_too_short_for_the_targets_are_told_before_any_is_drawn(name: str) -> None:
+    algorithm = of_steps(name, 3)
+    sizes = {"mini_batch_size": 8, "mini_batch_length": 4, "whole_replay_buffer_training": False}
+    algorithm.memory_uses(sizes)
+    with pytest.raises(ValueError, match=r"sequences of 4 steps or more and mini_batch_length=3 is shorter"):
+        algorithm.memory_uses({**sizes, "mini_batch_length": 3})
+
+
+@LOOKING_AHEAD
 @pytest.mark.parametrize(("n_step", "length"), [(1, 2), (1, 5), (3, 4), (3, 6)])
 def test_an_update_counts_the_steps_that_it_trains(name: str, n_step: int, length: int) -> None:
-    n_steps = {"n_step": n_step} if name == "c51" else {"critic_loss": OneStepTDLoss(0.9, n_step=n_step)}
-    algorithm = make(name, *specs_of(environment(name)), **n_steps)
+    algorithm = of_steps(name, n_step)
     trained = tf.math.count_nonzero(row_weights(tf.fill([length, 8], StepType.MID), n_step))
     sizes = {"mini_batch_size": 8, "mini_batch_length": length}
     assert algorithm.steps_of_an_update(sizes) == int(trained) == 8 * (length - n_step)

@@ -380,7 +380,7 @@ def test_burn_in_that_cannot_be_is_told() -> None:
     algorithm = make("dqn", *specs)
     algorithm.burn_in_length = 3
     collect("dqn", algorithm)
-    with pytest.raises(ValueError, match="mini_batch_length=4 leaves nothing to train on after burn_in_length=3"):
+    with pytest.raises(ValueError, match="5 steps or more, with burn_in_length=3, and mini_batch_length=4 is shorter"):
         algorithm.train(1, 2, 4, **SAMPLES)
     with pytest.raises(ValueError, match="learn from samples"):
         algorithm.train(1, 2, 4)

@@ -324,6 +324,16 @@ def test_prioritised_replay_takes_agents_that_tell_errors_and_no_others() -> Non
         trained_on_samples("sac", "prioritized")
 
 
+@pytest.mark.parametrize(("name", "rows"), [("dqn", 2), ("dqn3", 4)])
+def test_an_update_counts_the_trajectories_that_it_trains(name: str, rows: int) -> None:
+    algorithm, sizes = wrapped(name), {"mini_batch_size": 6, "mini_batch_length": 7}
+    # The seventh row is the bootstrap.
+    trained = plain_trajectory(experience(name, 6, 6), rows)
+    assert algorithm.steps_of_an_update(sizes) == len(trained.step_type) == 6 * (8 - rows)
+    with pytest.raises(ValueError, match=f"sequences of {rows} steps or more"):
+        algorithm.memory_uses({**sizes, "mini_batch_length": rows - 1, "whole_replay_buffer_training": False})
+
+
 def test_what_an_update_reports() -> None:
     assert {"loss", "critic_loss", "actor_loss", "alpha_loss"} <= set(trained_on_samples("sac").last_train_metrics)
 

@@ -62,6 +62,12 @@ def test_a_memory_full_of_gaps_ends_the_run_with_a_sentence(trainer_class, gappe
     assert trainer.counters.iterations == 0
 
 
+@TRAINERS
+def test_a_memory_too_small_for_a_minibatch_is_told_before_anything_is_collected(trainer_class, gapped):
+    with pytest.raises(ReplayTooSmallError, match=r"never hold mini_batch_size=800 .* raise max_length"):
+        gapped(trainer_class, mini_batch_size=800)
+
+
 def test_a_memory_that_fills_slowly_is_waited_for(gapped):
     """Every sixth batch is followed up, and so gives four sequences: eight are there after the second one."""
     trainer, replayer = gapped(SyncOffPolicyTrainer, whole=6)
