@@ -94,7 +94,7 @@ def _verdict_side_by_side(s: TimeShares) -> str:
         return (
             f"the learner is the bottleneck: it trains {s.learner_training:.0%} of the time, and environments wait for it "
             f"{s.collecting_waiting:.0%} of theirs: try larger minibatches (mini_batch_size), fewer passes "
-            "(num_updates_per_train_step), or fewer environment threads (num_envs)."
+            "(num_updates_per_train_step), or fewer environment threads (num_envs), which lowers the lag too."
         )
     return (
         f"balanced: the learner waits {s.learner_waiting:.0%} of the time for data, environments {s.collecting_waiting:.0%} "
