@@ -51,6 +51,12 @@ def make(
     Networks of discrete actions see `seen` of an observation, all of it by default.
     """
     seen = obs if seen is None else seen
+    if name == "c51":
+        q = categorical_q_network.CategoricalQNetwork(seen, act, num_atoms=21, fc_layer_params=layers)
+        limits = {"min_q_value": -2.0, "max_q_value": 10.0, "gamma": gamma}
+        return CategoricalDqnAlgorithm(
+            obs, act, q, **{**limits, "optimizer": adam(lr), "target_update_period": 10, **kw}
+        )
     loss = OneStepTDLoss(gamma)
     critic = lambda: CriticNetwork((obs, act), joint_fc_layer_params=layers)  # noqa: E731
     actor = lambda: ActorNetwork(obs, act, fc_layer_params=layers)  # noqa: E731
@@ -70,12 +76,6 @@ def make(
         return Td3Algorithm(obs, act, actor, critic, **{"critic_loss": loss, **two, "target_update_tau": 0.05, **kw})
     if name == "sarsa":
         return SarsaAlgorithm(obs, act, actor, critic, gamma=gamma, **{**two, "target_update_period": 1, **kw})
-    if name == "dqn":
-        q = q_network.QNetwork(seen, act, fc_layer_params=layers)
-        return DqnAlgorithm(
-            obs, act, q, **{"critic_loss": loss, "optimizer": adam(lr), "target_update_period": 10, **kw}
-        )
-    assert name == "c51"
-    q = categorical_q_network.CategoricalQNetwork(seen, act, num_atoms=21, fc_layer_params=layers)
-    limits = {"min_q_value": -2.0, "max_q_value": 10.0, "gamma": gamma}
-    return CategoricalDqnAlgorithm(obs, act, q, **{**limits, "optimizer": adam(lr), "target_update_period": 10, **kw})
+    assert name == "dqn"
+    q = q_network.QNetwork(seen, act, fc_layer_params=layers)
+    return DqnAlgorithm(obs, act, q, **{"critic_loss": loss, "optimizer": adam(lr), "target_update_period": 10, **kw})
