@@ -101,7 +101,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """What `train`, called with `arguments`, draws from each of `memories`.
 
         Raises:
-          ValueError: it would draw samples of a size that is not given, or too short for the burn-in.
+          ValueError: it would draw samples of a size that is not given, or too short for the burn-in and the targets.
         """
         size, length = arguments.get("mini_batch_size"), arguments.get("mini_batch_length")
         if arguments.get("whole_replay_buffer_training", True):
