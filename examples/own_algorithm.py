@@ -65,7 +65,7 @@ class ReinforceAlgorithm(OnPolicyAlgorithm):
 
 
 def train(goal=475.0, max_updates=1500, seed=0):
-    """Trains on CartPole beside two environment threads; returns the mean return of the last episodes."""
+    """Trains on CartPole in two environment threads; returns the mean return of the last episodes."""
     tf.random.set_seed(seed)
     envs = [
         create_environment(
@@ -81,7 +81,8 @@ def train(goal=475.0, max_updates=1500, seed=0):
         gradient_clipping=0.5,
         clip_by_global_norm=True,
     )
-    driver = AsyncOffPolicyDriver(envs, algorithm, num_actor_queues=0, unroll_length=32, random_seed=seed)
+    # In turns, for nothing in this loss corrects for actions of older weights.
+    driver = AsyncOffPolicyDriver(envs, algorithm, num_actor_queues=0, unroll_length=32, mode="sync", random_seed=seed)
     average_return = driver.get_metrics()[2]
     driver.start()
     try:
