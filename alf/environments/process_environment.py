@@ -17,16 +17,35 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
+from alf.environments.call_thread import bounded_call
 from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.phases import tell_phase
 
 _DEFAULT_STEP_TIMEOUT_SECS = 300.0
-# A first reset may start a simulator, so it gets at least this long.
+# Building and a first reset may start a simulator, so they get at least this long.
 _START_TIMEOUT_SECS = 300.0
 _CLOSE_TIMEOUT_SECS = 1.2
 
 # A worker forked while another is being connected would inherit its pipe, whose end would then never be seen.
 _FORK_LOCK = threading.Lock()
+
+
+class _BoundedVectorEnv(AsyncVectorEnv):
+    """Gymnasium's, which does not wait without end for workers that never come out of building their environments."""
+
+    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], timeout_secs: float) -> None:
+        self._start_timeout = timeout_secs
+        super().__init__(makers, copy=False, worker=_work, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+    def _check_spaces(self) -> None:
+        try:
+            bounded_call(super()._check_spaces, self._start_timeout, "alf-workers-start")
+        except TimeoutError:
+            close_workers(self)
+            raise TimeoutError(
+                f"The worker processes did not build their {self.num_envs} environments within {self._start_timeout:g} s; "
+                "a longer step_timeout_secs gives them longer."
+            ) from None
 
 
 class ProcessEnvironment(VectorEnvironment):
@@ -117,18 +136,18 @@ def make_process_environment(
       make_env: builds one environment; called in each worker.
       batch_size: B.
       seeds: B integers for the first reset and the workers' own generators, or None.
-      step_timeout_secs: see `ProcessEnvironment`.
+      step_timeout_secs: see `ProcessEnvironment`; building may take as long as a reset.
       probe: an environment of this kind, which tells the spaces and is then closed; None builds one for that.
 
     Raises:
       ChildProcessError: a worker could not build its environment.
+      TimeoutError: a worker did not build it in time; the workers are ended.
     """
     of_workers = [None] * batch_size if seeds is None else seeds
     makers = [_WorkerMaker(make_env, probe, seed) for seed in of_workers]
     with _FORK_LOCK:
         try:
-            mode = AutoresetMode.NEXT_STEP
-            env = AsyncVectorEnv(makers, copy=False, worker=_work, autoreset_mode=mode)
+            env = _BoundedVectorEnv(makers, max(step_timeout_secs or 0.0, _START_TIMEOUT_SECS))
         except (EOFError, ConnectionResetError) as error:
             raise ChildProcessError("A worker process died while it built its environment.") from error
     try:

@@ -17,7 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tf_agents.trajectories import time_step as ts
 
-from alf.environments import BatchedEnvironment, RestartingEnvironment, create_environment, suite_gym
+from alf.environments import (
+    BatchedEnvironment,
+    RestartingEnvironment,
+    create_environment,
+    process_environment,
+    suite_gym,
+)
 from alf.environments.seeding import Seed
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment, StepCounter
 from tests.environments.toy_environments import FailingEnv, ToyEnv
@@ -314,6 +320,23 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_workers_that_never_come_out_of_building_are_ended(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, hung = os.getpid(), tmp_path / "pid"
+
+    def build() -> ToyEnv:
+        if os.getpid() != main:
+            hung.write_text(str(os.getpid()))
+            time.sleep(60)
+        return ToyEnv()
+
+    monkeypatch.setattr(process_environment, "_START_TIMEOUT_SECS", 0.5)
+    with pytest.raises(TimeoutError, match=r"did not build their 1 environments within 0\.5 s"):
+        process_environment.make_process_environment(build, 1)
+    assert not _alive(int(hung.read_text()))
 
 
 def test_a_worker_killed_from_outside(tmp_path: pathlib.Path) -> None:
