@@ -108,7 +108,7 @@ class DqnAlgorithm(CriticAlgorithm):
         self._exploration = exploration_for(action_spec, chosen, ValueExploration, name)
         self._parameter_noise = parameter_noise
         if parameter_noise is not None:
-            parameter_noise.attach(network)
+            parameter_noise.attach(network, farthest=1.0)
         self._q_network = network
         self._critic_networks = [network]
         self._double = double

@@ -99,16 +99,19 @@ class Exploration(tf.Module):
 
     def __init__(self, strength: Strength, name: str) -> None:
         super().__init__(name=name)
-        for value in strength.ends if isinstance(strength, LinearSchedule) else (strength,):
-            if not 0.0 <= value <= self.highest or (value == 0.0 and not self.may_be_zero):
-                least = "at least 0" if self.may_be_zero else "above 0"
-                most = "" if math.isinf(self.highest) else f" and at most {self.highest:g}"
-                raise ValueError(
-                    f"{name}: {self.control} must be {least}{most}, also at the end of a schedule; got {value}."
-                )
+        self._strength = strength
+        self._check_strength(self.highest)
         if isinstance(strength, LinearSchedule):
             strength.claim(name)
-        self._strength = strength
+
+    def _check_strength(self, highest: float) -> None:
+        for value in self._strength.ends if isinstance(self._strength, LinearSchedule) else (self._strength,):
+            if not 0.0 <= value <= highest or (value == 0.0 and not self.may_be_zero):
+                least = "at least 0" if self.may_be_zero else "above 0"
+                most = "" if math.isinf(highest) else f" and at most {highest:g}"
+                raise ValueError(
+                    f"{self.name}: {self.control} must be {least}{most}, also at the end of a schedule; got {value}."
+                )
 
     def strength(self) -> tf.Tensor | float:
         """How much is explored now, float32 [] or a float; reported under the name `control`."""

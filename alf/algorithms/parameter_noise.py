@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ class ParameterNoise(Exploration):
         Args:
           distance: what is kept, a number or a schedule. For actions: the root of the mean square of their difference, in
             halves of the action's range. For values of actions: the epsilon of the epsilon-greedy policy that is as far
-            from the greedy one, in (0, 1).
+            from the greedy one, at most 1.
           initial_stddev: of the noise on each weight at the start.
           adaptation: the factor, above 1.
           period: updates between two copies, at least 1.
@@ -62,12 +63,17 @@ class ParameterNoise(Exploration):
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._shaken: Any = None
 
-    def attach(self, network: Any) -> None:
+    def attach(self, network: Any, farthest: float = math.inf) -> None:
         """Makes the copy of `network`, not shaken yet; before anything acts.
 
+        Args:
+          network: the one that learns.
+          farthest: the largest distance that there is; the deviation would grow without end for the sake of another.
+
         Raises:
-          ValueError: it has a network already.
+          ValueError: it has a network already, or is to keep a distance above `farthest`.
         """
+        self._check_strength(farthest)
         if self._shaken is not None:
             raise ValueError(
                 f"{self.name} shakes {self._shaken.name} already: give each algorithm a ParameterNoise of its own."
@@ -87,8 +93,9 @@ class ParameterNoise(Exploration):
         return self._shaken
 
     def metrics(self) -> dict[str, tf.Tensor]:
-        """float32 [] by name: the deviation of the noise, and how far the copy was when it was made."""
+        """float32 [] by name: the distance to keep, the deviation of the noise, and how far the copy was when it was made."""
         return {
+            self.control: tf.convert_to_tensor(self.strength()),
             "parameter_noise_stddev": tf.convert_to_tensor(self._stddev),
             "parameter_noise_distance": tf.convert_to_tensor(self._distance),
         }

@@ -203,6 +203,8 @@ class EpisodeLog:
             first, acting = step_type[t] == _FIRST, step_type[t] != _LAST
             if first.any():
                 opened.clear(first)
+                if first[0] and thread == 0:
+                    self._trace = []  # Of an episode that was left open.
             opened.take(values[:, t], acting, self._discount)
             ended = acting & (following[t] == _LAST)
             if self._trace_every and thread == 0 and acting[0]:

@@ -37,7 +37,7 @@ def write_dataset(path: str, steps: Steps) -> None:
     """Writes steps; a file that is there already is replaced in one go.
 
     Args:
-      path: of the file, which should end in `.npz`.
+      path: of the file, which should end in `.npz`; `~` is the home folder.
       steps: whole episodes.
 
     Raises:
@@ -48,6 +48,7 @@ def write_dataset(path: str, steps: Steps) -> None:
         raise ValueError(f"A dataset holds whole episodes: {broken}.")
     arrays = {"step_type": steps.step_type, "reward": steps.reward, "discount": steps.discount}
     arrays |= _leaves("observation", steps.observation) | _leaves("action", steps.action)
+    path = os.path.expanduser(path)
     partial = f"{path}.part"
     with open(partial, "wb") as f:
         np.savez_compressed(f, **arrays)  # type: ignore[arg-type]
@@ -78,7 +79,7 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
     """Reads what `write_dataset` wrote.
 
     Args:
-      path: of the file.
+      path: of the file; `~` is the home folder.
       observation_spec: nest of specs of one raw observation.
       action_spec: nest of specs of one action.
 
@@ -90,7 +91,7 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
     specs |= {name: tf.TensorSpec([], tf.float32) for name in ("reward", "discount")}
     specs |= _leaves("observation", observation_spec) | _leaves("action", action_spec)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(os.path.expanduser(path), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as e:  # Damaged bytes make zlib, zipfile and numpy raise many kinds.
         raise DatasetError(f"The dataset {path} cannot be read: {e}") from e

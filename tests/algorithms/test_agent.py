@@ -104,9 +104,10 @@ def test_the_rl_algorithm_is_made_for_what_it_sees(given: Any, transformer: Any,
 
 @pytest.mark.parametrize("part", ["nothing", "curiosity", "normalizer"])
 def test_bytes_are_recorded_and_seen_as_the_numbers_they_stand_for(part: str) -> None:
-    """An agent of bytes learns and acts as one of the numbers that the bytes stand for."""
+    """An agent of bytes learns and acts as one of the numbers that the bytes stand for, transformers in their order."""
     pixels = tensor_spec.BoundedTensorSpec([2], tf.uint8, 0, 255)
-    scale = functools.partial(image_scale_transformer, min=0.0)
+    transformers = [functools.partial(image_scale_transformer, min=0.0), lambda o: o + 0.5, lambda o: 0.5 * o]
+    scale = lambda o: 0.5 * (transformers[0](o) + 0.5)  # noqa: E731
 
     def make(spec: Any, transformer: Any) -> Agent:
         parts: dict[str, Any] = {
@@ -124,7 +125,7 @@ def test_bytes_are_recorded_and_seen_as_the_numbers_they_stand_for(part: str) ->
             **parts,
         )
 
-    of_bytes, of_numbers = make(pixels, scale), make(OBS, ())
+    of_bytes, of_numbers = make(pixels, transformers), make(OBS, ())
     assert of_bytes.experience_spec.observation.dtype == tf.uint8
     assert of_bytes.transformed_time_step_spec.observation.dtype == tf.uint8
     pictures = tf.cast(tf.random.uniform([BATCH, LENGTH + 1, 2], 0, 256, tf.int32), tf.uint8)

@@ -72,6 +72,42 @@ def test_every_network_is_trained_by_one_optimizer_and_targets_by_none(name: str
     assert set(owned) == expected
 
 
+@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
+def test_each_target_network_begins_as_the_one_it_follows_and_moves(name: str) -> None:
+    algorithm = make(name, *specs_of(environment(name)), **({} if name == "td3" else {"target_update_period": 2}))
+    for followed, target in algorithm._update_targets.pairs:
+        np.testing.assert_array_equal(followed.numpy(), target.numpy())
+    networks = algorithm._target_networks
+    assert {v.ref() for net in networks for v in net.variables} == {v.ref() for _, v in algorithm._update_targets.pairs}
+    driver = driver_of(name, algorithm)
+    try:
+        before = [snapshot(net.variables) for net in networks]
+        train(algorithm, 4)
+        assert all(changed(b, net.variables) for b, net in zip(before, networks, strict=True))
+    finally:
+        driver.stop()
+
+
+@pytest.mark.parametrize("name", ["sac", "ddpg", "dqn"])
+def test_targets_move_by_environment_steps_where_these_are_counted(name: str) -> None:
+    options = {"target_update_unit": "env_steps", "target_update_period": 96}
+    algorithm = make(name, *specs_of(environment(name)), **options)
+    driver = driver_of(name, algorithm)
+    targets = [v for network in algorithm._target_networks for v in network.variables]
+    moved = []
+    try:
+        for _ in range(4):
+            for _ in range(3):
+                before = snapshot(targets)
+                train(algorithm)
+                moved.append(changed(before, targets))
+            driver.run()
+    finally:
+        driver.stop()
+    # After 128 steps, 160, 192 and 224: each multiple of 96 moves them once, however many updates there are.
+    assert moved == [True, False, False] + 3 * [False] + [True, False, False] + 3 * [False]
+
+
 @pytest.mark.parametrize("name", ["sac", "ddpg", "dqn"])
 def test_training_on_samples_is_traced_once_and_moves_targets(name: str) -> None:
     algorithm = make(name, *specs_of(environment(name)), target_update_period=2)
@@ -179,7 +215,7 @@ def test_prioritised_replay_learns_what_was_wrong(name: str) -> None:
     assert np.isfinite(float(algorithm.last_train_metrics["loss"]))
 
 
-def test_ou_noise_of_acting_is_carried_for_each_row_and_starts_anew_with_an_episode() -> None:
+def test_ou_noise_of_acting_is_carried_for_each_row() -> None:
     obs, act = specs_of(environment("ddpg"))
     algorithm = make("ddpg", obs, act, exploration=OUNoise(0.1, 0.0))
     time_step = ActionTimeStep(

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from alf.algorithms.exploration import GaussianNoise
+from alf.algorithms.exploration import GaussianNoise, LinearSchedule
 from alf.algorithms.parameter_noise import ParameterNoise, action_distance, divergence_of_epsilon, value_distance
 from alf.algorithms.rl_algorithm import ROLLOUT
 from alf.data_structures import ActionTimeStep
@@ -78,6 +78,7 @@ def test_copies_are_made_anew_once_a_period_with_noise_of_the_deviation() -> Non
     np.testing.assert_allclose(deviations, [0.3, 0.6, 0.6, 0.6, 1.2, 1.2, 1.2], rtol=1e-6)
     assert float(noise.metrics()["parameter_noise_stddev"]) == pytest.approx(0.6)
     assert float(noise.metrics()["parameter_noise_distance"]) == pytest.approx(0.9)
+    assert float(noise.metrics()["parameter_noise_target"]) == 0.5
 
 
 @pytest.mark.parametrize("name", ["dqn", "c51", "ddpg", "td3"])
@@ -137,3 +138,11 @@ def test_wrong_settings_are_told() -> None:
     make("dqn", OBS, CHOICE, parameter_noise=noise)
     with pytest.raises(ValueError, match="a ParameterNoise of its own"):
         make("dqn", OBS, CHOICE, parameter_noise=noise)
+
+
+@pytest.mark.parametrize("distance", [1.5, LinearSchedule(0.1, 1.5, 100)])
+def test_no_policy_of_values_is_farther_than_one_at_random(distance: Any) -> None:
+    with pytest.raises(ValueError, match="parameter_noise_target must be at least 0 and at most 1, .*; got 1.5"):
+        make("dqn", OBS, CHOICE, parameter_noise=ParameterNoise(distance))
+    make("dqn", OBS, CHOICE, parameter_noise=ParameterNoise(1.0))
+    make("ddpg", OBS, BOX, parameter_noise=ParameterNoise(1.5))

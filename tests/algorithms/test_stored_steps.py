@@ -101,10 +101,12 @@ def test_what_is_collected_afterwards_does_not_join(path: str) -> None:
 
 
 def test_observations_and_rewards_are_transformed(path: str) -> None:
-    algorithm = dqn(reward_shaping_fn=lambda r: 10.0 * r, observation_transformer=[lambda o: o + 0.5])
+    # In their order.
+    transformers = [lambda o: o + 0.5, lambda o: 2.0 * o]
+    algorithm = dqn(reward_shaping_fn=lambda r: 10.0 * r, observation_transformer=transformers)
     fill_memory(algorithm, path)
     steps = episodes()
-    row = {tuple(where): i for i, where in enumerate((steps.observation + 0.5).tolist())}
+    row = {tuple(where): i for i, where in enumerate((2.0 * (steps.observation + 0.5)).tolist())}
     exp = pairs(algorithm, 50)
     for i in range(50):
         at = row[tuple(exp.observation[i, 0].tolist())]

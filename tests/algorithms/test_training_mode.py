@@ -123,12 +123,12 @@ CASES = [
 
 @pytest.fixture
 def modes(monkeypatch):
-    """Of every call of a dropout layer, whether it was in training mode."""
+    """Of every call of a dropout layer, the layer and whether it was in training mode."""
     gin.clear_config()
-    seen: list[Any] = []
+    seen: list[tuple[Any, bool]] = []
 
     def call(self, inputs, training=None):
-        seen.append(bool(training))
+        seen.append((self, bool(training)))
         return inputs
 
     monkeypatch.setattr(PermanentVariableRateDropout, "call", call)
@@ -144,17 +144,20 @@ def test_acting_does_not_train_and_learning_does(make, action_type, judges, mode
     player = PolicyDriver(ValueUnittestEnv(4, 5, action_type=action_type), algorithm, random_seed=1)
     player.run(8)
     assert modes
-    assert not any(modes), "acting and evaluating"
+    assert not any(mode for _, mode in modes), "acting and evaluating"
     modes.clear()
     algorithm.train(num_updates=2, mini_batch_size=2)
-    assert any(modes)
     # What PPO computes once a batch, target networks, and critics that only judge the actor do not learn.
-    assert all(modes) == (not judges)
+    assert all(mode for _, mode in modes) == (not judges)
+    layers = {id(m) for m in algorithm.submodules if isinstance(m, PermanentVariableRateDropout)}
+    targets = {id(m) for net in getattr(algorithm, "_target_networks", ()) for m in net.submodules} & layers
+    assert bool(targets) == (make in (_dqn, _ddpg, _sac))
+    assert {id(layer) for layer, mode in modes if mode} == layers - targets
     modes.clear()
     driver.run()
     player.freeze()
     player.run(8)
-    assert not any(modes), "acting goes on as before"
+    assert not any(mode for _, mode in modes), "acting goes on as before"
     driver.stop()
 
 

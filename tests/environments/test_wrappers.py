@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf.environments import create_environment, spaces, suite_gym, wrappers
-from alf.environments.batch_wrappers import NonEpisodicAgent
+from alf.environments import BatchedEnvironment, create_environment, spaces, suite_gym, wrappers
+from alf.environments.batch_wrappers import BatchWrapper, NonEpisodicAgent
 from alf.environments.random_limits import RandomTimeLimit
 from tests.environments.toy_environments import ToyEnv
 
@@ -115,6 +115,38 @@ def test_specs_follow_the_wrappers() -> None:
     env = create_environment(functools.partial(Frames, (4, 5, 2)), load, num_parallel_environments=3)
     assert env.observation_spec().shape == (4, 5, 8)
     assert env.reset().observation.shape == (3, 4, 5, 8)
+    env.close()
+
+
+class _OfBatches(BatchWrapper):
+    """Changes observations, and nothing else."""
+
+    def __init__(self, env: BatchedEnvironment, change: Any) -> None:
+        super().__init__(env)
+        self._change = change
+
+    def _reset(self) -> Any:
+        return self._changed(super()._reset())
+
+    def _step(self, action: Any) -> Any:
+        return self._changed(super()._step(action))
+
+    def _changed(self, time_step: Any) -> Any:
+        return time_step._replace(observation=self._change(time_step.observation))
+
+
+def test_wrappers_change_what_those_before_them_gave() -> None:
+    """Of one environment, and then of the batch, each list from its beginning: (((x + 1) * 2) + 1) * 2."""
+    changes = [lambda o: o + np.float32(1), lambda o: o * np.float32(2)]
+    of_one = [
+        functools.partial(lambda change, env: gymnasium.wrappers.TransformObservation(env, change, None), change)
+        for change in changes
+    ]
+    of_all = [functools.partial(_OfBatches, change=change) for change in changes]
+    load = functools.partial(suite_gym.load, gym_env_wrappers=of_one, env_wrappers=of_all)
+    raw = Frames().reset()[0]
+    env = create_environment(Frames, load, num_parallel_environments=2)
+    np.testing.assert_array_equal(env.reset().observation[0], ((raw + 1) * 2 + 1) * 2)
     env.close()
 
 

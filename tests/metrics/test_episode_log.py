@@ -182,6 +182,19 @@ def test_traces_have_a_row_for_each_step(tmp_path):
     assert list(rows[0]) == ["step", "reward", "accumulated_reward", "doubled"]
 
 
+def test_a_trace_is_of_its_own_episode_alone(tmp_path):
+    log = EpisodeLog(str(tmp_path), trace_every=1)
+    types = np.array([[FIRST], [MID], [FIRST], [MID]])  # The first one is left open.
+    following = np.array([[MID], [MID], [MID], [LAST]])
+    reward = np.array([[10.0], [20.0], [1.0], [2.0]])
+    log(SimpleNamespace(step_type=types, next_step_type=following, reward=reward), 0)
+    log.close()
+    (row,) = _rows(tmp_path)
+    steps = _rows(tmp_path, "episodes/1.csv")
+    assert (row["length"], row["return"]) == ("2", "3.0")
+    assert [float(step["accumulated_reward"]) for step in steps] == [1.0, 3.0]
+
+
 def test_a_console_line_for_each_episode(tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))

@@ -40,6 +40,13 @@ def test_what_is_written_is_read(tmp_path: Any) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["d.npz"]
 
 
+def test_a_path_may_begin_at_home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    dataset.write_dataset("~/d.npz", make_steps())
+    assert (tmp_path / "d.npz").exists()
+    assert len(dataset.read_dataset("~/d.npz", OBS, ACTION).reward) == 6
+
+
 def test_other_observations_and_damaged_files_are_refused(tmp_path: Any) -> None:
     path = str(tmp_path / "d.npz")
     dataset.write_dataset(path, make_steps())

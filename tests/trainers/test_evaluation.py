@@ -280,6 +280,23 @@ def test_an_evaluation_that_is_due_while_one_is_running_is_left_out(small_config
 
 
 @pytest.mark.parametrize("beside", [False, True])
+def test_evaluations_of_a_run_explore_as_the_config_says(beside, small_config):
+    told = []
+
+    def telling(observation_spec, action_spec, debug_summaries=False):
+        algorithm = make_algorithm(observation_spec, action_spec)
+        predict = algorithm.predict
+        algorithm.predict = lambda *args: told.append(args[2]) or predict(*args)
+        return algorithm
+
+    settings = {"evaluate": True, "eval_interval": 1, "num_eval_episodes": 2, "evaluate_beside": beside}
+    small_config(
+        SyncOffPolicyTrainer, algorithm_ctor=telling, num_iterations=2, epsilon_greedy=0.375, **settings
+    ).create_trainer().train()
+    assert set(told) == {0.375}
+
+
+@pytest.mark.parametrize("beside", [False, True])
 def test_raw_and_shaped_returns_of_a_run(beside, small_config, tmp_path):
     def shaped(observation_spec, action_spec, debug_summaries=False):
         algorithm = make_algorithm(observation_spec, action_spec)
