@@ -27,7 +27,9 @@ from alf.bin.video import Video, VideoError, marked
 from alf.utils.files import write_atomically
 
 _DETERMINISTIC = flags.DEFINE_bool("deterministic", None, "Evaluate the most likely actions.")
-_STOCHASTIC = flags.DEFINE_bool("stochastic", None, "Evaluate sampled actions; by default both.")
+_STOCHASTIC = flags.DEFINE_bool(
+    "stochastic", None, "Evaluate sampled actions, at random where there is no distribution; by default both."
+)
 _PARALLEL = flags.DEFINE_integer("num_parallel_environments", 1, "Environments that are stepped together.")
 _THRESHOLD = flags.DEFINE_float(
     "success_threshold", None, "An episode with at least this return counts as a success; by default the run's own."

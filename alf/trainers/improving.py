@@ -62,7 +62,7 @@ class Improver(abc.ABC):
         self._targets: tuple[Count, ...] | None = None
         self._evaluation_due: Count | None = None
         self._improving = False
-        self._begun = False
+        self._begun = self._ended = False
         self._iterations_here = 0
         self._position: tuple[ActionTimeStep | None, Nest] = (None, None)
         self._num_rows = 0
@@ -314,6 +314,11 @@ class Improver(abc.ABC):
     # ---- acting and learning ----
 
     def _begin(self) -> None:
+        if self._ended:
+            raise RuntimeError(
+                "This trainer is closed, and so are its environments: make another one of the same configuration, which "
+                "goes on from the newest checkpoint."
+            )
         if not self._begun:
             self._begun = True
             self._start()

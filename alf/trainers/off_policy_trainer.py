@@ -60,12 +60,15 @@ class OffPolicyTrainer(Trainer):
     def _collect_initially(self, collect: Callable[[], int]) -> int:
         """Calls `collect` once, and again until there is enough to learn from; returns the steps.
 
-        At the start of a run that is `initial_collect_steps`, and with a replayer of samples that they make a minibatch.
+        At the start of a run, and where its memory was lost, that is `initial_collect_steps`; with a replayer of samples that
+        they make a minibatch.
 
         Raises:
           ReplayTooSmallError: the memory never holds a minibatch.
         """
-        begins = self._counters.iterations == 0 if self._config.exact_resume else self._iterations_here == 0
+        begins = self._iterations_here == 0
+        if self._config.exact_resume and self._counters.iterations and not self._saver.memory_lost:
+            begins = False  # As the run that was not interrupted.
         steps = fresh = collect()
         uses = self.algorithm.memory_uses(self._training())
         fillings = [_Filling(behavior, use) for behavior, use in uses.items()]

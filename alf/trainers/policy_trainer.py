@@ -481,6 +481,7 @@ class Trainer(Improver):
 
     def _close(self) -> None:
         """Ends the driver and closes all environments and files, whatever state they are in."""
+        self._ended = self._initialized
         self._close_streams()
         closers, self._closers = self._closers, []
         _run_all([*closers, self._lock.release])

@@ -129,6 +129,7 @@ class RunReport:
         self._observe(driver)
         self._phase = "training"
         self._lags: np.ndarray | None = None
+        self._told: dict[str, Any] = {}
         self._evaluations = CsvFile(os.path.join(root_dir, EVAL_DIR, "stats.csv"))
         # Evaluation may run beside training, in a thread of its own.
         self._evaluated = threading.Lock()
@@ -225,6 +226,7 @@ class RunReport:
         due = self._reporter.due(self._counters.iterations)
         if due and self.record_config():
             self._check_bindings()
+        self._tell_losses()
         self._tell_episodes()
         if due:
             self.summarize()
@@ -286,13 +288,21 @@ class RunReport:
             return {}
         return {"replay_transitions": memory.total_steps, "replay_episodes": memory.num_episodes}
 
+    def _tell_losses(self) -> None:
+        """Tells the signals what was learned since they were told last: a behavior that waits has nothing new."""
+        if self._reporter.episodes is None:
+            return
+        metrics = self._algorithm.last_train_metrics
+        for name, value in metrics.items():
+            if value is not self._told.get(name):
+                self._reporter.register_signal(f"Train/{name}").add(float(value))
+        self._told = metrics
+
     def _tell_episodes(self) -> None:
-        """Tells the episode log where the run stands, and the signals what was learned."""
+        """Tells the episode log where the run stands."""
         log = self._reporter.episodes
         if log is None:
             return
-        for name, value in self._algorithm.last_train_metrics.items():
-            self._reporter.register_signal(f"Train/{name}").add(float(value))
         log.at(
             global_step=self._counters.global_steps,
             iteration=self._counters.iterations,

@@ -41,10 +41,12 @@ class Saver:
     Attributes:
       checkpointer: writes and reads, after `restore`.
       path: the newest checkpoint, without suffix; None while there is none.
+      memory_lost: a replay memory that there was at the restored checkpoint is not there any more.
     """
 
     checkpointer: Checkpointer
     path: str | None
+    memory_lost = False
 
     def __init__(self, root_dir: str, config: TrainerConfig, counters: Counters) -> None:
         """Creates the saver of a run; `restore` comes next.
@@ -140,7 +142,9 @@ class Saver:
             return
         directory = os.path.join(self._root_dir, REPLAY_DIR, os.path.basename(self.path))
         if not self._config.checkpoint_replay or not os.path.isdir(directory):
-            logging.info("The checkpoint has no replay memory: the run collects before it learns.")
+            self.memory_lost = True
+            tell = logging.error if self._config.exact_resume else logging.info
+            tell("The checkpoint has no replay memory: the run collects before it learns.")
             return
         for behavior, replayer in memories.items():
             place = directory if behavior is None else os.path.join(directory, folder_name(behavior))
@@ -148,6 +152,7 @@ class Saver:
             try:
                 steps = load_replay(replayer, place)
             except ReplayFilesError as e:
+                self.memory_lost = True
                 logging.error("%s goes on with an empty replay memory and collects before it learns: %s", whose, e)
             else:
                 logging.info("The replay memory holds %d steps of %s.", steps, place)

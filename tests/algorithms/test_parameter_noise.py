@@ -142,7 +142,7 @@ def test_wrong_settings_are_told() -> None:
 
 @pytest.mark.parametrize("distance", [1.5, LinearSchedule(0.1, 1.5, 100)])
 def test_no_policy_of_values_is_farther_than_one_at_random(distance: Any) -> None:
-    with pytest.raises(ValueError, match="parameter_noise_target must be at least 0 and at most 1, .*; got 1.5"):
+    with pytest.raises(ValueError, match=r"parameter_noise_target must be at least 0 and at most 1, .*; got 1\.5"):
         make("dqn", OBS, CHOICE, parameter_noise=ParameterNoise(distance))
     make("dqn", OBS, CHOICE, parameter_noise=ParameterNoise(1.0))
     make("ddpg", OBS, BOX, parameter_noise=ParameterNoise(1.5))

@@ -226,6 +226,17 @@ def test_another_schedule_for_a_live_run(small_config):
         assert _totals(trainer, Phase.HEATUP)[0] >= 8
 
 
+def test_a_trainer_that_has_ended_evaluates_but_acts_no_more(small_config):
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=1).create_trainer()
+    trainer.train()
+    for more in (trainer.act, trainer.heatup, trainer.train_and_act):
+        with pytest.raises(RuntimeError, match=r"closed.*: make another one"):
+            more(EnvironmentSteps(8))
+    assert trainer.counters.iterations == 1
+    trainer.evaluate(EnvironmentEpisodes(1))
+    trainer.close()
+
+
 def test_checkpoints_of_earlier_versions_are_resumed(small_config):
     config = small_config(SyncOffPolicyTrainer, num_iterations=2)
     first = config.create_trainer()

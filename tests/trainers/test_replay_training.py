@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import gin
 import numpy as np
@@ -288,17 +289,28 @@ def test_only_the_newest_checkpoints_keep_their_memory(replay_config, tmp_path):
     assert {os.path.relpath(p, root) for p in (root / "train" / "replay").rglob("*") if p.is_file()} <= listed
 
 
-def test_damaged_memory_is_said_and_left_out(replay_config, tmp_path, caplog):
-    train(replay_config(SyncOffPolicyTrainer, checkpoint_replay=True))
-    part = tmp_path / "run" / "train" / "replay" / "ckpt-3" / "part-00000.npz"
-    data = bytearray(part.read_bytes())
-    data[len(data) // 2] ^= 255
-    part.write_bytes(bytes(data))
-    trainer = replay_config(SyncOffPolicyTrainer, checkpoint_replay=True, num_iterations=4).create_trainer()
-    trainer.initialize()
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("harm", ["damaged", "removed"])
+def test_memory_that_is_lost_is_said_and_collected_again(harm, exact, replay_config, tmp_path, caplog):
+    settings = {"checkpoint_replay": True, "initial_collect_steps": 64, "unroll_length": 1, "exact_resume": exact}
+    train(replay_config(SyncOffPolicyTrainer, **settings))
+    folder = tmp_path / "run" / "train" / "replay" / "ckpt-3"
+    if harm == "removed":
+        shutil.rmtree(folder)
+    else:
+        part = folder / "part-00000.npz"
+        data = bytearray(part.read_bytes())
+        data[len(data) // 2] ^= 255
+        part.write_bytes(bytes(data))
+    trainer = replay_config(SyncOffPolicyTrainer, num_iterations=5, **settings).create_trainer()
+    with caplog.at_level("INFO", logger="absl"):
+        trainer.initialize()
     assert trainer.algorithm.exp_replayer.total_steps == 0
+    told = [r.levelname for r in caplog.records if "collects before it learns" in r.getMessage()]
+    assert told == ["ERROR" if exact or harm == "damaged" else "INFO"]
+    calls = count_updates(trainer)
     trainer.train()
-    assert trainer.counters.iterations == 4
+    assert calls == [(2, 64), (2, 68)]
 
 
 @pytest.mark.slow

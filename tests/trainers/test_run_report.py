@@ -14,10 +14,15 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
+from alf.metrics.episode_log import Signal
+from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps
 from alf.trainers.hparams import used_settings
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.phases import Phase
 from alf.trainers.run_report import RunReport, learning_rate
 from tests.algorithms.off_policy import make
+from tests.environments.small_agents import SmallAgents
+from tests.trainers.many_agents import behaviors, ppo
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
@@ -241,6 +246,46 @@ def test_rows_of_episodes_tell_the_replay_and_the_exploration(small_config, tmp_
     assert ended[-1] == trainer.algorithm.exp_replayer.num_episodes > 0
     assert {float(row["replay_episodes"]) for row in episodes} <= {0.0, *ended}
     assert float(episodes[-1]["Train/epsilon/Mean"]) == 0.25
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The values that signals without a function of steps were given, by name."""
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    values: dict[str, list[float]] = {}
+    add = Signal.add
+
+    def watched(self, value):
+        values.setdefault(self.name, []).append(value)
+        add(self, value)
+
+    monkeypatch.setattr(Signal, "add", watched)
+    return values
+
+
+def test_what_was_learned_is_told_once_with_evaluations_and_acting_between(told, small_config):
+    with small_config(SyncOffPolicyTrainer, num_eval_episodes=1).create_trainer() as trainer:
+        for _ in range(3):
+            trainer.train_and_act(EnvironmentSteps(1))
+            trainer.evaluate(EnvironmentEpisodes(1))
+            with trainer.phase_context(Phase.HEATUP):
+                trainer.act(EnvironmentSteps(1))
+        assert trainer.counters.iterations == 3
+    assert len(told["Train/loss"]) == len(set(told["Train/loss"])) == 3
+
+
+@pytest.mark.slow
+def test_a_behavior_that_waits_tells_no_loss_again(told, small_config):
+    """The runner of these is idle in half of the time steps."""
+    gin.bind_parameter("create_environment.env_name", SmallAgents)
+    ctor = behaviors(chaser=ppo(), runner=ppo())
+    trainer = small_config(
+        SyncOffPolicyTrainer, algorithm_ctor=ctor, num_iterations=8, unroll_length=4
+    ).create_trainer()
+    trainer.train()
+    trained = {name: int(one.iterations) for name, one in trainer.algorithm.by_name.items()}
+    assert {name: len(told[f"Train/{name}/loss"]) for name in trained} == trained
+    assert trained["runner"] < trained["chaser"]
 
 
 def test_target_updates_are_marked(small_config, tmp_path):
