@@ -41,6 +41,7 @@ class EpisodeRecorder:
         successes: Callable[[], np.ndarray | None] = lambda: None,
         shape: Callable[[np.ndarray], np.ndarray] | None = None,
         observation_spec: Any = (),
+        restarts: Callable[[], int] = lambda: 0,
     ) -> None:
         """Creates the recorder.
 
@@ -51,6 +52,8 @@ class EpisodeRecorder:
           successes: what the environment says about the last step, bool [B], or None.
           shape: from rewards [B] to those that are learned from, [B], where these are others.
           observation_spec: of the environment; where it has agents, their episodes are recorded too.
+          restarts: how often the environment was built anew so far. The episodes that this cut count for nothing, and their
+            rows play others; those of agents count as they were.
         """
         whole, more = divmod(int(count.value), batch_size)
         self._wanted = np.full(batch_size, whole) + (np.arange(batch_size) < more)
@@ -58,6 +61,9 @@ class EpisodeRecorder:
         self._threshold = None if isinstance(success_threshold, Mapping) else success_threshold
         self._by_behavior = tuple(success_threshold) if isinstance(success_threshold, Mapping) else ()
         self._successes = successes
+        self._restarts, self._restarted = restarts, restarts()
+        # Rows whose episode, or the one that is only made up to end at once, was cut by a restart.
+        self._cut = np.zeros(batch_size, bool)
         self._shape = shape
         self._return = np.zeros(batch_size)
         self._shaped_return = np.zeros(batch_size)
@@ -98,8 +104,12 @@ class EpisodeRecorder:
         ended = acting & (np.asarray(trajectory.next_step_type) == _LAST)
         if self.agents is not None:
             self._closing = ended & self._owes
-        for row in np.flatnonzero(ended & self._owes):
+        restarts = self._restarts()
+        self._cut |= restarts != self._restarted
+        self._restarted = restarts
+        for row in np.flatnonzero(ended & self._owes & ~self._cut):
             self._end(int(row))
+        self._cut &= ~ended
         self._return[ended] = self._shaped_return[ended] = 0.0
         self._length[ended] = 0
 
@@ -233,6 +243,7 @@ class Evaluator:
             lambda: self._env.successes,
             shape,
             self._env.observation_spec(),
+            lambda: self._env.restarts,
         )
         self._recorder = recorder
         self._video.begin()

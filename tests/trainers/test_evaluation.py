@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.bin.episodes import run_episodes
 from alf.drivers.policy_driver import PolicyDriver
+from alf.environments import RestartingEnvironment
+from alf.environments.testing import CountingEnvironment, FaultyEnvironment, StepCounter
 from alf.environments.utils import create_environment
 from alf.trainers.building import build_algorithm
 from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps
@@ -22,6 +25,7 @@ from alf.trainers.evaluations import EvaluationBeside, History
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
+from tests.drivers.counting import CountingAlgorithm
 from tests.trainers.fixed_episodes import FixedEpisodes
 from tests.trainers.small_run import make_algorithm
 
@@ -95,6 +99,22 @@ def test_returns_by_the_rewards_that_are_learned_from():
     plain = EpisodeRecorder(EnvironmentEpisodes(1), 1)
     _play(plain, [[2]])
     assert plain.result(0).average_shaped_return is None
+
+
+@pytest.mark.parametrize("at", [3, 7, 12])
+def test_an_episode_that_a_restart_cut_is_played_anew(at):
+    """In the first episode, on its last step (the seventh action), and in the second one."""
+    counter = StepCounter()
+
+    def build(seed):
+        return FaultyEnvironment(CountingEnvironment(2, episode_lengths=[7]), raise_at=[at], counter=counter)
+
+    env = RestartingEnvironment(build, seed=0)
+    played = run_episodes(env, CountingAlgorithm(env, recurrent=False), 6, 0.0, 0)
+    assert env.restarts == 1
+    env.close()
+    assert played.lengths == [7] * 6
+    assert all(28 <= x < 29 for x in played.returns), "1 + 2 + ... + 7, and a little for the actions"
 
 
 def test_fewer_episodes_than_rows():
