@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Every lock installs on it, whichever 3.11 resolved the lock.
+OLDEST_PYTHON = "3.11.0"
 
 # Lock file: what is asked of pip on top of the package itself.
 LOCKS = {
@@ -17,10 +24,21 @@ LOCKS = {
         ".[dev,envpool,onnx,atari,mujoco,box2d,multiagent,distributed]",
         "setuptools>=78.1.1,<82",
     ],
-    "requirements-docs.lock": ["mkdocs-material>=9.5"],
+    # pymdown-extensions 13 asks for Python 3.11.5, and Debian 12 has 3.11.2.
+    "requirements-docs.lock": ["mkdocs-material>=9.5", "pymdown-extensions<13"],
     "requirements-oldest.lock": [".", "tensorflow==2.15.1", "setuptools>=78.1.1,<82"]
     + ["hypothesis", "psutil", "pytest", "pytest-timeout", "pytest-xdist"],
 }
+
+
+def too_new(installed: list[dict[str, Any]]) -> list[str]:
+    """Those of `pip inspect`'s packages that do not install on `OLDEST_PYTHON`, each with the Python it asks for."""
+    metadata = [package["metadata"] for package in installed]
+    return [
+        f"{each['name']} {each['version']} asks for Python {each['requires_python']}"
+        for each in metadata
+        if OLDEST_PYTHON not in SpecifierSet(each.get("requires_python") or "")
+    ]
 
 
 def resolve(wanted: list[str]) -> list[str]:
@@ -36,6 +54,9 @@ def resolve(wanted: list[str]) -> list[str]:
             capture_output=True,
             text=True,
         ).stdout
+        inspected = subprocess.run([python, "-m", "pip", "inspect"], check=True, capture_output=True, text=True).stdout
+    if refused := too_new(json.loads(inspected)["installed"]):
+        raise SystemExit(f"{'; '.join(refused)}: ask for an older one in LOCKS, with the reason.")
     lines = frozen.split("\n")
     odd = [line for line in lines if line and not re.fullmatch(r"[\w.-]+==[\w.+!]+", line)]
     if odd:
