@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.agent_rows import rows_of
 from alf.algorithms.behavior import Behavior
 from alf.algorithms.behaviors import Behaviors
+from alf.data_structures import ActionTimeStep
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments import create_environment
+from alf.environments.agents import DISCOUNT, IDLE, OBSERVATION, REWARD, STEP_TYPE
+from alf.environments.agents_env import AgentsEnv
+from alf.environments.counting_agents import CountingAgents
+from alf.environments.random_limits import RandomTimeLimit
 from tests.drivers.test_agents_in_drivers import (
     FIRST,
     LAST,
@@ -22,6 +30,7 @@ from tests.drivers.test_agents_in_drivers import (
     _streams,
 )
 
+MID = 1
 # When the counting environment truncates all agents.
 END = 20
 
@@ -82,6 +91,47 @@ def test_by_default_it_is_truncated():
     assert len(at_the_end) > 10
     assert {(s["step_type"], s["discount"]) for s in at_the_end} == {(LAST, 1.0)}
     assert set(algorithm.dropped_steps.values()) == {0}
+
+
+def _make_limited():
+    agents = CountingAgents(steps=50, birth=0.0, death=0.0, idle=0.0)
+    # Such a limit ends the episode of the environment, and tells no agent.
+    return RandomTimeLimit(AgentsEnv(agents, slots={"agent": 3}), 7, 7)
+
+
+def test_a_limit_that_no_agent_is_told_of_truncates_all():
+    env = create_environment(_make_limited, num_parallel_environments=2, seed=1)
+    algorithm = _algorithm(env)
+    _run(_driver("sync", [env], algorithm), algorithm, 20)
+    for steps in _streams(algorithm).values():
+        assert len(steps) > 30
+        for step in steps:
+            ended = step["now"] == 7
+            assert (step["step_type"] == LAST, step["discount"]) == (ended, 1.0)
+        assert all((b["step_type"] == FIRST) == (a["step_type"] == LAST) for a, b in itertools.pairwise(steps))
+
+
+def test_rows_of_agents_end_with_their_environment():
+    """Where slots are never idle nothing but this tells learning and acting of the end."""
+    seen = {
+        STEP_TYPE: tf.constant([[FIRST, MID, LAST], [FIRST, MID, IDLE]]),
+        REWARD: tf.zeros([2, 3]),
+        DISCOUNT: tf.constant([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]),
+        OBSERVATION: tf.zeros([2, 3, 4]),
+    }
+    time_step = ActionTimeStep(
+        tf.constant([MID, LAST]),
+        tf.zeros([2]),
+        tf.ones([2]),
+        {"fox": seen},
+        {"fox": tf.ones([2, 3])},
+        tf.constant([0, 1]),
+    )
+    rows = rows_of(time_step, "fox", 3)
+    assert rows.step_type.numpy().tolist() == [FIRST, MID, LAST, LAST, LAST, IDLE]
+    assert rows.discount.numpy().tolist() == [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]
+    assert rows.prev_action.numpy().tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert rows.env_id.numpy().tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_wrong_name_is_refused():
