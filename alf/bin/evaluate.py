@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from alf.bin import behavior_flag, command_line, output_flag, policy_flags, trained
+from alf.bin import behavior_flag, command_line, output_flag, parallel_flag, policy_flags, trained
 from alf.bin.episodes import EpisodesError, behavior_summaries, run_episodes, summary
 from alf.bin.video import Video, VideoError, marked
 from alf.utils.files import write_atomically
@@ -30,7 +30,6 @@ _DETERMINISTIC = flags.DEFINE_bool("deterministic", None, "Evaluate the most lik
 _STOCHASTIC = flags.DEFINE_bool(
     "stochastic", None, "Evaluate sampled actions, at random where there is no distribution; by default both."
 )
-_PARALLEL = flags.DEFINE_integer("num_parallel_environments", 1, "Environments that are stepped together.")
 _THRESHOLD = flags.DEFINE_float(
     "success_threshold", None, "An episode with at least this return counts as a success; by default the run's own."
 )
@@ -41,6 +40,7 @@ _STEPS = flags.DEFINE_integer(
 flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(policy_flags)
 flags.adopt_module_key_flags(output_flag)
+flags.adopt_module_key_flags(parallel_flag)
 flags.adopt_module_key_flags(behavior_flag)
 
 # The chance of a sampled action in each way to act.
@@ -213,7 +213,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_flags() -> None:
     policy_flags.check()
-    command_line.at_least(_PARALLEL, 1)
+    command_line.at_least(parallel_flag.PARALLEL, 1)
     command_line.at_least(_STEPS, 0)
     command_line.has_suffix(output_flag.OUTPUT, ".jsonl" if _WATCH.value else ".json")
     if not _modes():
@@ -268,7 +268,7 @@ def _plan(root_dir: str) -> Plan:
     return Plan(
         policy_flags.NUM_EPISODES.value,
         _modes(),
-        _PARALLEL.value,
+        parallel_flag.PARALLEL.value,
         seed,
         threshold,
         policy_flags.RECORD_FILE.value,

@@ -19,20 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
-from alf.bin import behavior_flag, command_line, policy_flags, trained
+from alf.bin import behavior_flag, command_line, epsilon_flag, policy_flags, trained
 from alf.bin.video import Video, VideoError, marked
 
 if TYPE_CHECKING:
     from alf.trainers.agent_evaluation import AgentRecorder, BehaviorEvaluation
 
 _FOLLOW = flags.DEFINE_bool("follow", False, "Play again each time a newer checkpoint appears, until Ctrl-C.")
-_EPSILON = flags.DEFINE_float(
-    "epsilon_greedy", 0.1, "Chance of a sampled instead of the most likely action.", lower_bound=0.0, upper_bound=1.0
-)
 _SLEEP = flags.DEFINE_float("sleep_time_per_step", 0.01, "Seconds to wait after each step.", lower_bound=0.0)
 flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(policy_flags)
 flags.adopt_module_key_flags(behavior_flag)
+flags.adopt_module_key_flags(epsilon_flag)
 
 
 class Player:
@@ -250,7 +248,7 @@ def _play_by_flags(root_dir: str, which: str) -> None:
                 env,
                 algorithm,
                 which,
-                _EPSILON.value,
+                epsilon_flag.epsilon_greedy(),
                 episodes,
                 _SLEEP.value,
                 record_file,
@@ -258,7 +256,7 @@ def _play_by_flags(root_dir: str, which: str) -> None:
                 behavior_flag.BEHAVIOR_FROM.value,
             )
             return
-        player = Player(env, algorithm, _EPSILON.value, _SLEEP.value, seed)
+        player = Player(env, algorithm, epsilon_flag.epsilon_greedy(), _SLEEP.value, seed)
         wait = policy_flags.MAX_WAIT_SECS.value
         others = behavior_flag.BEHAVIOR_FROM.value
         follow(root_dir, algorithm, player, episodes, record_file, max_wait_secs=wait, behavior_from=others)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from alf.algorithms.judging import judge
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import StepType
 from alf.drivers.policy_driver import PolicyDriver
@@ -68,7 +69,8 @@ def record_episodes(
       max_steps_per_episode: gives up when episodes do not end.
 
     Returns:
-      the steps of the episodes, one after the other.
+      the steps of the episodes, one after the other, with the log-probabilities of discrete actions where the algorithm
+      can tell them (`alf.algorithms.judging`).
 
     Raises:
       ValueError: too few episodes have ended within the limit.
@@ -83,4 +85,10 @@ def record_episodes(
             "raise max_steps_per_episode, or give the environment a time limit."
         )
     rows = [row for episodes in recorder.finished for episode in episodes[:each] for row in episode]
-    return tf.nest.map_structure(lambda *x: np.stack(x), *rows)
+    steps = tf.nest.map_structure(lambda *x: np.stack(x), *rows)
+    judged = judge(algorithm, steps, epsilon_greedy)
+    if judged is None:
+        return steps
+    # Without samples each action was the most likely one, also where another batch size would round to another.
+    chances = judged.log_probability if epsilon_greedy else np.zeros_like(judged.log_probability)
+    return steps._replace(log_probability=chances)

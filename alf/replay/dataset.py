@@ -3,7 +3,8 @@
 The file is a numpy archive (`.npz`, no pickle) of N steps, whole episodes one after the other: `step_type` int32 [N],
 `reward` and `discount` float32 [N], and the leaves of raw observations and of actions, in the order of `tf.nest.flatten`,
 as `observation/0`, ..., `action/0`, ... [N, ...]. Rows are time steps: `reward[i]` is what the action of the row before
-has earned, `action[i]` was chosen at row i, and that of a LAST row means nothing.
+has earned, `action[i]` was chosen at row i, and that of a LAST row means nothing. A column `log_probability`, float32 [N],
+may tell the natural logarithm of the chance with which each action was chosen.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tf_agents.specs import BoundedTensorSpec
 from alf.data_structures import Experience, Nest, StepType
 from alf.replay.experience_replayer import ExperienceReplayer
 
+_CHANCE = "log_probability"
+
 
 class DatasetError(RuntimeError):
     """The file is damaged, or not of these observations and actions."""
@@ -31,6 +34,7 @@ class Steps(NamedTuple):
     discount: Any
     observation: Nest
     action: Nest
+    log_probability: Any = ()
 
 
 def write_dataset(path: str, steps: Steps) -> None:
@@ -47,7 +51,7 @@ def write_dataset(path: str, steps: Steps) -> None:
     if broken:
         raise ValueError(f"A dataset holds whole episodes: {broken}.")
     arrays = {"step_type": steps.step_type, "reward": steps.reward, "discount": steps.discount}
-    arrays |= _leaves("observation", steps.observation) | _leaves("action", steps.action)
+    arrays |= _leaves("observation", steps.observation) | _leaves("action", steps.action) | _chances(steps)
     path = os.path.expanduser(path)
     partial = f"{path}.part"
     with open(partial, "wb") as f:
@@ -69,6 +73,10 @@ def _broken_episode(step_type: np.ndarray) -> str | None:
     if first[row]:
         return f"step {row - 1} must be LAST (step_type {int(StepType.LAST)}; its discount tells the end from a time limit)"
     return f"step {row} must be FIRST (step_type {int(StepType.FIRST)})"
+
+
+def _chances(steps: Steps) -> dict[str, Any]:
+    return {} if isinstance(steps.log_probability, tuple) else {_CHANCE: steps.log_probability}
 
 
 def _leaves(name: str, nest: Nest) -> dict[str, Any]:
@@ -95,6 +103,8 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as e:  # Damaged bytes make zlib, zipfile and numpy raise many kinds.
         raise DatasetError(f"The dataset {path} cannot be read: {e}") from e
+    if _CHANCE in arrays:
+        specs[_CHANCE] = tf.TensorSpec([], tf.float32)
     expected = {name: f"{spec.dtype.name}{spec.shape.as_list()}" for name, spec in specs.items()}
     found = {name: f"{x.dtype.name}{list(x.shape[1:])}" for name, x in arrays.items()}
     if found != expected:
@@ -118,12 +128,15 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
         arrays["discount"],
         nest("observation", observation_spec),
         nest("action", action_spec),
+        arrays.get(_CHANCE, ()),
     )
     return usable(steps, action_spec, f"The dataset {path}")
 
 
 def usable(steps: Steps, action_spec: Nest, name: str) -> Steps:
     """`steps` with the action of each LAST row, which means nothing and may be anything, replaced by that of the row before.
+
+    So is its log-probability.
 
     Args:
       steps: whole episodes.
@@ -140,18 +153,26 @@ def usable(steps: Steps, action_spec: Nest, name: str) -> Steps:
         leaf[last] = leaf[last - 1]
         return leaf
 
-    steps = steps._replace(action=tf.nest.map_structure(carried, steps.action))
+    steps = steps._replace(
+        action=tf.nest.map_structure(carried, steps.action),
+        log_probability=tf.nest.map_structure(carried, steps.log_probability),
+    )
     actions = _leaves("action", steps.action)
     numbers = {
         "reward": steps.reward,
         "discount": steps.discount,
         **_leaves("observation", steps.observation),
         **actions,
+        **_chances(steps),
     }
     for column, leaf in numbers.items():
         leaf = np.asarray(leaf)
         if leaf.dtype.kind == "f" and np.isnan(leaf).any():
             raise DatasetError(f"{name} has {column}=nan at step {_first_row(np.isnan(leaf))}.")
+    impossible = np.isinf(list(_chances(steps).values()))
+    if impossible.any():
+        row = int(np.argwhere(impossible)[0, 1])
+        raise DatasetError(f"{name} has {_CHANCE}={steps.log_probability[row]} at step {row}: a chance is above 0.")
     for (column, leaf), spec in zip(actions.items(), tf.nest.flatten(action_spec), strict=True):
         if not spec.dtype.is_integer:
             continue

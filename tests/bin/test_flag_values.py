@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import alf.algorithms.agent as agent
 import alf.trainers.off_policy_trainer as off_policy_trainer
-from alf.bin import command_line, doctor, evaluate, export, grid_search, play, status, train
+from alf.bin import command_line, doctor, estimate, evaluate, export, grid_search, play, record, status, train
 from tests.bin.running import run_here
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,8 @@ COMMANDS = {
         "_evaluate_by_flags",
         ["deterministic", "num_parallel_environments", "success_threshold", "watch", "max_evaluation_steps"],
     ),
+    "record": (record, "record", ["epsilon_greedy", "num_parallel_environments"]),
+    "estimate": (estimate, "_estimate_by_flags", ["epsilon_greedy", "dataset", "gamma"]),
     "export": (export, "export", ["export_dir", "onnx", "behavior"]),
     "doctor": (doctor, "examine", ["env_name", "check_steps", "seconds_per_measurement"]),
     "grid_search": (grid_search, "run_search", ["search_config", "repeats", "workers", "metric"]),
@@ -98,12 +100,16 @@ def place(tmp_path_factory):
 def test_any_value_begins_the_work_or_is_told(name, data, place):
     command, work, own = COMMANDS[name]
     arguments = [f"--root_dir={data.draw(_PATHS | _TEXTS)}"] if data.draw(st.integers(0, 9)) else []
-    if name in ("train", "play", "evaluate", "export", "grid_search") and data.draw(st.booleans()):
+    if name in ("train", "play", "evaluate", "record", "estimate", "export", "grid_search") and data.draw(
+        st.booleans()
+    ):
         arguments.append("--gin_file=ppo_cart_pole")
     if name == "grid_search" and data.draw(st.booleans()):
         arguments.append("--search_config=search.json")
     if name == "export" and data.draw(st.booleans()):
         arguments.append("--export_dir=folder/model")
+    if name == "estimate" and data.draw(st.booleans()):
+        arguments.append("--dataset=file")
     if name == "doctor":
         arguments = ["--env_name=CartPole-v1"] if data.draw(st.booleans()) else []
     for flag in data.draw(st.lists(st.sampled_from([*own, *SHARED, *PLAYING]), max_size=3)):
@@ -136,7 +142,7 @@ def _code(command, arguments, lines):
         return command_line.MISTAKE
 
 
-@pytest.mark.parametrize("command", [train, play, evaluate, export])
+@pytest.mark.parametrize("command", [train, play, evaluate, record, estimate, export])
 def test_help_has_the_flags_that_commands_share(command):
     shown = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(command)}
     assert shown >= {"root_dir", *SHARED}
@@ -166,6 +172,9 @@ def test_a_wrong_flag_is_one_line(logged):
         (play, ("--root_dir=r", "--follow"), "There is no --gin_file"),
         (evaluate, ("--root_dir=r",), "There is no directory --root_dir=r: check the path."),
         (evaluate, ("--root_dir=r", "--watch"), "There is no --gin_file"),
+        (record, ("--root_dir=.",), "--output is missing: give the file to write"),
+        (record, ("--root_dir=.", "--output=d.json"), "--output=d.json must end in .npz."),
+        (estimate, ("--root_dir=.",), "--dataset is missing: give recorded episodes"),
         (export, ("--root_dir=r", "--export_dir=m"), "There is no directory --root_dir=r: check the path."),
         (export, ("--root_dir=.", f"--export_dir={__file__}"), "test_flag_values.py is a file: give a directory."),
         (export, ("--root_dir=.", "--export_dir=/dev/null/m"), "The place of --export_dir=/dev/null cannot be"),

@@ -1,0 +1,146 @@
+"""Estimates what a trained policy would earn, from recorded episodes alone: off-policy evaluation.
+
+    python -m alf.bin.record --root_dir=runs/old --num_episodes=500 --epsilon_greedy=1 --output=episodes.npz
+    python -m alf.bin.estimate --root_dir=runs/new --dataset=episodes.npz --output=estimates.json
+
+No environment is stepped: each episode counts by how much more, or less, likely its actions are for the policy of
+--root_dir than for the one that has played them. It needs discrete actions, and their chances in the dataset. Intervals
+are of 95 %; effective_episodes says on how many equally weighted episodes the estimates rest. alf.utils.
+off_policy_estimators has the formulas. Exit code 2: the command line, the configuration, the checkpoint or the dataset is
+wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags, logging
+
+from alf.bin import command_line, epsilon_flag, output_flag, policy_flags, trained
+from alf.utils.files import write_atomically
+
+_DATASET = flags.DEFINE_string("dataset", None, "Recorded episodes, by alf.bin.record or another program.")
+_GAMMA = flags.DEFINE_float(
+    "gamma", 1.0, "Discount of a step; 1 for the returns that alf.bin.evaluate tells.", 0.0, 1.0
+)
+flags.adopt_module_key_flags(command_line)
+flags.adopt_module_key_flags(epsilon_flag)
+flags.adopt_module_key_flags(output_flag)
+flags.declare_key_flag("checkpoint")
+
+FORMAT = 1
+
+
+def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamma: float = 1.0) -> dict[str, Any]:
+    """Judges a checkpoint of a run whose gin configuration is parsed.
+
+    Args:
+      root_dir: of the run.
+      which: as `trained.restore` takes it.
+      dataset: path of recorded episodes.
+      epsilon: chance with which the policy samples instead of taking the most likely action.
+      gamma: discount of a step.
+
+    Returns:
+      the JSON result: `estimates` by their names, each with `mean`, `low` and `high`, and what they are of.
+
+    Raises:
+      CheckpointError: there is no such checkpoint, it is damaged, or does not fit the configuration.
+      UsageError: environment or algorithm cannot be built, the dataset cannot be used, or the policy has no chances.
+    """
+    from alf.algorithms.judging import judge
+    from alf.replay.dataset import DatasetError, read_dataset
+    from alf.trainers.run_facts import versions
+    from alf.utils import off_policy_estimators as estimators
+
+    env = trained.make_environment(seed=0)
+    try:
+        algorithm = trained.make_algorithm(root_dir, env)
+    finally:
+        env.close()
+    restored = trained.restore(root_dir, algorithm, which)
+    try:
+        steps = read_dataset(dataset, algorithm.observation_spec, algorithm.action_spec)
+    except DatasetError as e:
+        raise command_line.UsageError(str(e)) from e
+    if isinstance(steps.log_probability, tuple):
+        raise command_line.UsageError(
+            f"The dataset {dataset} has no column log_probability, the chances with which its actions were chosen: record "
+            "it with alf.bin.record, or write the column."
+        )
+    judged = judge(algorithm, steps, epsilon)
+    if judged is None:
+        raise command_line.UsageError(
+            f"{algorithm.name} gives no chances of discrete actions, by which recorded ones could be weighed: play it "
+            "with alf.bin.evaluate."
+        )
+    log_ratio = judged.log_probability - steps.log_probability
+    episodes = estimators.contributions(steps.step_type, steps.reward, log_ratio, gamma, judged.value, judged.q_value)
+    found = estimators.estimates(episodes)
+    return {
+        "format": FORMAT,
+        "root_dir": root_dir,
+        "checkpoint": restored.name,
+        "step": restored.step,
+        "dataset": dataset,
+        "episodes": len(episodes.returns),
+        "steps": len(steps.step_type),
+        "epsilon_greedy": epsilon,
+        "gamma": gamma,
+        "effective_episodes": estimators.effective_episodes(episodes.weight),
+        "estimates": {name: _finite(one._asdict()) for name, one in found.items()},
+        "versions": versions(),
+    }
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    return {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+
+    def body() -> None:
+        root_dir = command_line.root_dir(argv)
+        policy_flags.check()
+        command_line.has_suffix(output_flag.OUTPUT, ".json")
+        dataset = _DATASET.value
+        if not dataset:
+            raise command_line.UsageError("--dataset is missing: give recorded episodes, e.g. --dataset=episodes.npz.")
+        command_line.check_directory(root_dir)
+        command_line.set_up()
+        command_line.parse_gin(root_dir)
+        _estimate_by_flags(root_dir, dataset)
+
+    return command_line.run(body)
+
+
+def _estimate_by_flags(root_dir: str, dataset: str) -> None:
+    epsilon = epsilon_flag.epsilon_greedy(default=0.0)
+    result = estimate(root_dir, policy_flags.checkpoint(), dataset, epsilon, _GAMMA.value)
+    _tell(result)
+    if output_flag.OUTPUT.value:
+        write_atomically(output_flag.OUTPUT.value, json.dumps(result, indent=2, allow_nan=False) + "\n")
+        logging.info("Result: %s", output_flag.OUTPUT.value)
+
+
+def _tell(result: dict[str, Any]) -> None:
+    width = max(map(len, result["estimates"]))
+    for name, one in result["estimates"].items():
+        mean, low, high = ("not finite" if one[key] is None else f"{one[key]:.2f}" for key in ("mean", "low", "high"))
+        logging.info("%-*s  %s [%s, %s]", width, name, mean, low, high)
+    effective, episodes = result["effective_episodes"], result["episodes"]
+    logging.info("%s, of %d episodes, which weigh as %.1f equal ones.", result["checkpoint"], episodes, effective)
+    if effective < min(10.0, episodes / 2):
+        logging.warning(
+            "The estimates rest on %.1f episodes: record more, from a policy that is closer to this one, or with more of "
+            "its actions sampled.",
+            effective,
+        )
+
+
+if __name__ == "__main__":
+    command_line.start(main)

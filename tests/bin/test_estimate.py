@@ -1,0 +1,116 @@
+"""Recording episodes of a run, and estimating from them what another policy would earn, against playing it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from alf.bin import estimate, record, train
+from tests.bin.running import run_here, snapshot
+
+
+@pytest.fixture(scope="module")
+def recorded(trained, tmp_path_factory):
+    """Episodes in which half of the actions are sampled."""
+    path = tmp_path_factory.mktemp("recorded") / "episodes.npz"
+    before = snapshot(trained)
+    arguments = ["--num_episodes=1000", "--num_parallel_environments=50", "--epsilon_greedy=0.5", "--random_seed=1"]
+    assert run_here(record.main, f"--root_dir={trained}", f"--output={path}", *arguments) == 0
+    assert snapshot(trained) == before
+    return path
+
+
+def _estimate(root, dataset, tmp_path, *arguments):
+    path = tmp_path / "estimates.json"
+    assert run_here(estimate.main, f"--root_dir={root}", f"--dataset={dataset}", f"--output={path}", *arguments) == 0
+    return json.loads(path.read_text())
+
+
+def test_the_policy_that_has_played_earns_what_it_has_earned(trained, recorded, tmp_path, logged):
+    result = _estimate(trained, recorded, tmp_path, "--epsilon_greedy=0.5")
+    with np.load(recorded) as archive:
+        returns = archive["reward"].sum() / 1000
+    assert set(result["estimates"]) == {
+        "behavior",
+        "importance_sampling",
+        "weighted_importance_sampling",
+        "per_decision_importance_sampling",
+        "doubly_robust",
+    }
+    for name, one in result["estimates"].items():
+        assert one["mean"] == pytest.approx(returns, rel=1e-4), name
+    assert result["effective_episodes"] == pytest.approx(1000, rel=1e-4)
+    assert (result["checkpoint"], result["episodes"], result["gamma"]) == ("ckpt-2", 1000, 1.0)
+    assert "ckpt-2, of 1000 episodes, which weigh as 1000.0 equal ones." in logged
+
+
+@pytest.mark.parametrize("epsilon", [0.4, 0.65])
+def test_estimates_are_what_playing_earns(epsilon, trained, recorded, tmp_path):
+    found = _estimate(trained, recorded, tmp_path, f"--epsilon_greedy={epsilon}")["estimates"]
+    path = tmp_path / "played.npz"
+    arguments = [
+        "--num_episodes=1000",
+        "--num_parallel_environments=50",
+        f"--epsilon_greedy={epsilon}",
+        "--random_seed=9",
+    ]
+    assert run_here(record.main, f"--root_dir={trained}", f"--output={path}", *arguments) == 0
+    with np.load(path) as archive:
+        played = archive["reward"].sum() / 1000
+    behavior = found.pop("behavior")["mean"]
+    assert abs(played - behavior) > 0.5, "else anything would do"
+    for name, one in found.items():
+        assert one["low"] < played < one["high"], name
+        assert abs(one["mean"] - played) < abs(behavior - played), name
+
+
+def test_gamma_discounts(trained, recorded, tmp_path):
+    found = _estimate(trained, recorded, tmp_path, "--epsilon_greedy=0.5", "--gamma=0.9")["estimates"]
+    with np.load(recorded) as archive:
+        lengths = np.diff(np.flatnonzero(np.append(archive["step_type"] == 0, True))) - 1
+    expected = np.mean((1 - 0.9**lengths) / (1 - 0.9))
+    for name, one in found.items():
+        assert one["mean"] == pytest.approx(expected, rel=1e-4), name
+
+
+def test_what_rests_on_little_is_told(trained, recorded, tmp_path, logged):
+    result = _estimate(trained, recorded, tmp_path)
+    if result["effective_episodes"] < 10:
+        assert any(line.startswith("The estimates rest on") for line in logged)
+    assert result["epsilon_greedy"] == 0.0
+
+
+def test_datasets_that_do_not_do_are_told_in_a_sentence(trained, recorded, tmp_path, logged):
+    def told(path):
+        assert run_here(estimate.main, f"--root_dir={trained}", f"--dataset={path}") == 2
+        return logged[-1]
+
+    assert "none.npz cannot be read" in told(tmp_path / "none.npz")
+    with np.load(recorded) as archive:
+        columns = dict(archive)
+    chances = columns.pop("log_probability")
+    np.savez(tmp_path / "bare.npz", **columns)
+    assert "has no column log_probability" in told(tmp_path / "bare.npz")
+    chances[3] = -np.inf
+    np.savez(tmp_path / "never.npz", **columns, log_probability=chances)
+    assert "log_probability=-inf at step 3: a chance is above 0." in told(tmp_path / "never.npz")
+
+
+def test_continuous_actions_are_refused_and_recorded_without_chances(tmp_path, logged):
+    root, path = tmp_path / "run", tmp_path / "d.npz"
+    few = ["TrainerConfig.num_iterations=1", "TrainerConfig.initial_collect_steps=64", "TrainerConfig.unroll_length=8"]
+    few += ["TrainerConfig.mini_batch_size=16", "TrainerConfig.num_updates_per_train_step=1"]
+    assert (
+        run_here(train.main, f"--root_dir={root}", "--gin_file=sac_pendulum", *(f"--gin_param={b}" for b in few)) == 0
+    )
+    assert run_here(record.main, f"--root_dir={root}", "--num_episodes=1", f"--output={path}") == 0
+    assert logged[-1].endswith("without the chances of their actions.")
+    assert run_here(estimate.main, f"--root_dir={root}", f"--dataset={path}") == 2
+    assert "has no column log_probability" in logged[-1]
+    with np.load(path) as archive:
+        columns = dict(archive)
+    np.savez(path, **columns, log_probability=np.zeros(len(columns["reward"]), np.float32))
+    assert run_here(estimate.main, f"--root_dir={root}", f"--dataset={path}") == 2
+    assert "gives no chances of discrete actions" in logged[-1]
