@@ -51,6 +51,7 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
       CheckpointError: there is no such checkpoint, it is damaged, or does not fit the configuration.
       UsageError: environment or algorithm cannot be built, the dataset cannot be used, or the policy has no chances.
     """
+    from alf.algorithms.behaviors import Behaviors
     from alf.algorithms.judging import judge
     from alf.replay.dataset import DatasetError, read_dataset
     from alf.trainers.run_facts import versions
@@ -61,6 +62,8 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
         algorithm = trained.make_algorithm(root_dir, env)
     finally:
         env.close()
+    if isinstance(algorithm, Behaviors):
+        raise command_line.UsageError("Recorded episodes judge a single agent, and this run has behaviors.")
     restored = trained.restore(root_dir, algorithm, which)
     try:
         steps = read_dataset(dataset, algorithm.observation_spec, algorithm.action_spec)

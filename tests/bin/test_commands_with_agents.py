@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from alf.bin import evaluate, play, status, train
+from alf.bin import estimate, evaluate, play, record, status, train
 from tests.bin.running import run_here
 
 SETTINGS = """
@@ -86,3 +86,12 @@ def test_status_has_a_line_for_each_behavior(run, capsys):
     text = capsys.readouterr().out
     assert "  runner: AverageReturn 4, AverageEpisodeLength 2, AverageReturn_std 0, NumberOfEpisodes 8" in text
     assert "  chaser: AverageReturn 2." in text
+
+
+def test_episodes_of_several_agents_are_no_dataset(run, tmp_path, logged):
+    path = tmp_path / "d.npz"
+    assert run_here(record.main, f"--root_dir={run}", f"--output={path}") == 2
+    assert logged[-1] == "A dataset holds the steps of a single agent, and this run has behaviors."
+    assert not path.exists()
+    assert run_here(estimate.main, f"--root_dir={run}", f"--dataset={path}") == 2
+    assert logged[-1] == "Recorded episodes judge a single agent, and this run has behaviors."
