@@ -249,6 +249,11 @@ class Agent(OffPolicyAlgorithm):
         """See `RLAlgorithm.allowed_actions`."""
         return self._action_masks.allowed(self._unpacked(time_step.observation))
 
+    @property
+    def follows_goals(self) -> bool:
+        """Whether there is a goal generator."""
+        return self._goal_generator is not None
+
     def _encoded(self, observation: Nest, step_type: tf.Tensor) -> Nest:
         """A normalised observation [B, ...] encoded."""
         if self._encoding_network is None:

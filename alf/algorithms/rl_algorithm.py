@@ -228,6 +228,11 @@ class RLAlgorithm(Algorithm):
         """Which actions a transformed time step [B, ...] allows, bool [B, number of actions]; None for all; reads no weights."""
         return self._action_masks.allowed(time_step.observation)
 
+    @property
+    def follows_goals(self) -> bool:
+        """Whether it acts by goals that it draws itself, besides what it observes."""
+        return False
+
     def random_action(self, time_step: ActionTimeStep) -> Nest:
         """An action at random for a transformed time step [B, ...], of those that it allows; reads no weights."""
         return random_actions(self._action_spec, tf.shape(time_step.step_type)[:1], self.allowed_actions(time_step))

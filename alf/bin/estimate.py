@@ -77,8 +77,8 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
     judged = judge(algorithm, steps, epsilon)
     if judged is None:
         raise command_line.UsageError(
-            f"{algorithm.name} gives no chances of discrete actions, by which recorded ones could be weighed: play it "
-            "with alf.bin.evaluate."
+            f"{algorithm.name} gives no chances of discrete actions by what is recorded alone (actions are continuous, or "
+            "it acts by goals): play it with alf.bin.evaluate."
         )
     log_ratio = judged.log_probability - steps.log_probability
     episodes = estimators.contributions(steps.step_type, steps.reward, log_ratio, gamma, judged.value, judged.q_value)

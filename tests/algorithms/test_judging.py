@@ -10,7 +10,9 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.agent import Agent
 from alf.algorithms.bc_algorithm import BcAlgorithm
+from alf.algorithms.goal_generator import RandomCategoricalGoalGenerator
 from alf.algorithms.judging import judge
 from alf.algorithms.predictions import get_predictions
 from alf.drivers.recording import record_episodes
@@ -147,6 +149,18 @@ def test_a_cloned_policy_remembers_too() -> None:
 def test_of_actions_without_chances_nothing_is_said(name: str) -> None:
     box = tensor_spec.BoundedTensorSpec([1], tf.float32, -1.0, 1.0)
     assert judge(make(name, OBS, box), steps_of(np.zeros([COUNT, 1], np.float32))) is None
+
+
+def test_of_goals_that_are_not_recorded_nothing_is_said() -> None:
+    def agent(goals: Any = None) -> Agent:
+        seen = OBS if goals is None else [OBS, goals.action_spec]
+        join = {} if goals is None else {"preprocessing_combiner": tf.keras.layers.Concatenate()}
+        actor, value = feed_forward(seen, CHOICE, **join)
+        algorithm = ActorCriticAlgorithm(seen, CHOICE, actor, value)
+        return Agent(OBS, CHOICE, lambda **_: algorithm, goal_generator=goals, optimizer=adam(1e-3))
+
+    assert judge(agent(), steps_of(choices())) is not None
+    assert judge(agent(RandomCategoricalGoalGenerator(OBS, 2)), steps_of(choices())) is None
 
 
 # ---- recordings ----

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from alf.bin import estimate, record, train
-from tests.bin.running import run_here, snapshot
+from tests.bin.running import SMALL, run_here, snapshot
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Directory of a run that is the same each time; to be read only."""
+    root = tmp_path_factory.mktemp("trained")
+    settings = [*SMALL, "TrainerConfig.num_iterations=2", "TrainerConfig.random_seed=0"]
+    settings = [f"--gin_param={binding}" for binding in settings]
+    assert run_here(train.main, f"--root_dir={root}", "--gin_file=ppo_cart_pole", *settings) == 0
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +56,7 @@ def test_the_policy_that_has_played_earns_what_it_has_earned(trained, recorded, 
     assert "ckpt-2, of 1000 episodes, which weigh as 1000.0 equal ones." in logged
 
 
-@pytest.mark.parametrize("epsilon", [0.4, 0.65])
+@pytest.mark.parametrize("epsilon", [0.35, 0.65])
 def test_estimates_are_what_playing_earns(epsilon, trained, recorded, tmp_path):
     found = _estimate(trained, recorded, tmp_path, f"--epsilon_greedy={epsilon}")["estimates"]
     path = tmp_path / "played.npz"
@@ -57,13 +67,13 @@ def test_estimates_are_what_playing_earns(epsilon, trained, recorded, tmp_path):
         "--random_seed=9",
     ]
     assert run_here(record.main, f"--root_dir={trained}", f"--output={path}", *arguments) == 0
-    with np.load(path) as archive:
-        played = archive["reward"].sum() / 1000
-    behavior = found.pop("behavior")["mean"]
-    assert abs(played - behavior) > 0.5, "else anything would do"
+    again = _estimate(trained, path, tmp_path, f"--epsilon_greedy={epsilon}")["estimates"]["behavior"]
+    behavior, played = found.pop("behavior")["mean"], again["mean"]
+    assert abs(played - behavior) > 1.0, "else anything would do"
     for name, one in found.items():
-        assert one["low"] < played < one["high"], name
-        assert abs(one["mean"] - played) < abs(behavior - played), name
+        spread = np.hypot(one["high"] - one["low"], again["high"] - again["low"]) / 4
+        assert abs(one["mean"] - played) < 4 * spread, name
+    assert abs(found["weighted_importance_sampling"]["mean"] - played) < abs(behavior - played) / 2
 
 
 def test_gamma_discounts(trained, recorded, tmp_path):
