@@ -21,6 +21,8 @@ from alf.drivers.base import Driver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.replay.experience_replayer import ReplayTooSmallError
+from alf.replay.hindsight_replay import HindsightReplay
+from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.trainers import remote, remote_environments
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
@@ -49,6 +51,11 @@ class OffPolicyTrainer(Trainer):
         for use in self.algorithm.memory_uses(self._training()).values():
             if use.size is not None:
                 use.memory.check_capacity(use.size, use.length)
+            elif isinstance(use.memory, (PrioritizedReplay, HindsightReplay)):
+                raise ValueError(
+                    f"A {type(use.memory).__name__} chooses the samples that are learned from, and TrainerConfig."
+                    "whole_replay_buffer_training=True learns from everything: set it to False."
+                )
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.

@@ -168,6 +168,16 @@ def test_a_driver_that_is_told_takes_another_replayer(trainer_class, replay_conf
     assert float(replayer.priorities.highest) > 1.0, "the losses of a new network are above 1: priorities were written"
 
 
+@TRAINERS
+def test_a_memory_that_chooses_samples_is_not_for_training_on_everything(trainer_class, replay_config):
+    kind = "Sync" if trainer_class is SyncOffPolicyTrainer else "Async"
+    gin.bind_parameter(f"{kind}OffPolicyDriver.exp_replayer", "prioritized")
+    with pytest.raises(
+        ValueError, match=r"A PrioritizedReplay chooses .*whole_replay_buffer_training=True learns from ev"
+    ):
+        train(replay_config(trainer_class, whole_replay_buffer_training=True))
+
+
 def test_whole_batches_stay_with_one_time_and_what_is_not_cleared_is_kept(small_config):
     assert (
         type(train(small_config(SyncOffPolicyTrainer)).algorithm.exp_replayer).__name__ == "OnetimeExperienceReplayer"
