@@ -256,7 +256,7 @@ class RestartingEnvironment(BatchedEnvironment):
             error.add_note(
                 f"{failed} after {self._restarts} restarts, {len(self._recent)} of them in the last "
                 f"{self._window_secs:g} s: the limits are max_restarts={self._max_restarts} and "
-                f"{self._max_per_window} in that time."
+                f"{self._max_per_window} in that time. `python -m alf.bin.doctor --env_name=...` looks for what is wrong."
             )
             raise error
         self._restarts += 1

@@ -132,6 +132,7 @@ def test_the_lifetime_limit_raises_the_original_exception() -> None:
     assert caught.value is error
     assert "streams 0 to 3 failed after 2 restarts" in caught.value.__notes__[-1]
     assert "max_restarts=2" in caught.value.__notes__[-1]
+    assert "alf.bin.doctor" in caught.value.__notes__[-1]
     assert env.restarts == 2
     env.close()
 
