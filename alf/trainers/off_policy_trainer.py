@@ -61,8 +61,21 @@ class OffPolicyTrainer(Trainer):
         # Behaviors have sizes of their own, and streams of other lengths.
         once = config.whole_replay_buffer_training and config.clear_replay_buffer
         if once and self.algorithm.acts and not isinstance(self.algorithm, Behaviors):
-            minibatch.plan(1, config.unroll_length, 1, None, config.mini_batch_length)
+            self._check_whole_batches()
         return driver
+
+    def _check_whole_batches(self) -> None:
+        """Raises ValueError where the segments cannot be cut into the sequences asked for, or these are too short."""
+        config = self._config
+        plan = minibatch.plan(1, config.unroll_length, 1, None, config.mini_batch_length)
+        # The row behind a sequence is there to look at.
+        least = self.algorithm.least_sample_length - 1
+        if plan.length < least:
+            size = "unroll_length" if config.mini_batch_length is None else "mini_batch_length"
+            raise ValueError(
+                f"{self.algorithm.name} looks {least} steps ahead from the first of each sequence that it learns from, and "
+                f"TrainerConfig.{size}={plan.length} is fewer: set it to at least {least}."
+            )
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:
         """Calls `collect` once, and again until there is enough to learn from; returns the steps.

@@ -200,6 +200,37 @@ def test_sizes_that_cannot_work_are_said_before_anything_is_collected(trainer_cl
     assert not trainer.initialized, "what is wrong is the configuration"
 
 
+def on_whole_batches(replay_config, trainer_class, **settings):
+    """Q-learning of three steps that learns from all that was collected."""
+    gin.bind_parameter("OneStepTDLoss.n_step", 3)
+    settings = {"whole_replay_buffer_training": True, "mini_batch_size": None, **settings}
+    return replay_config(trainer_class, algorithm_ctor=small_dqn, **settings).create_trainer()
+
+
+@TRAINERS
+@pytest.mark.parametrize(("unroll_length", "mini_batch_length"), [(2, None), (4, 2), (6, 1)])
+def test_whole_batches_too_short_for_the_targets_are_said_at_once(
+    trainer_class, replay_config, unroll_length, mini_batch_length
+):
+    given = {"unroll_length": unroll_length, "mini_batch_length": mini_batch_length}
+    trainer = on_whole_batches(replay_config, trainer_class, initial_collect_steps=20_000, **given)
+    which = "unroll_length=2" if mini_batch_length is None else f"mini_batch_length={mini_batch_length}"
+    with pytest.raises(ValueError, match=rf"looks 3 steps ahead.*TrainerConfig\.{which} is fewer: .* at least 3\."):
+        trainer.train()
+    assert not trainer.initialized, "what is wrong is the configuration"
+
+
+@TRAINERS
+@pytest.mark.parametrize(("unroll_length", "mini_batch_length"), [(3, None), (6, 3)])
+def test_whole_batches_just_long_enough_for_the_targets_are_learned_from(
+    trainer_class, replay_config, unroll_length, mini_batch_length
+):
+    given = {"unroll_length": unroll_length, "mini_batch_length": mini_batch_length}
+    trainer = on_whole_batches(replay_config, trainer_class, num_iterations=2, **given)
+    trainer.train()
+    assert trainer.algorithm.updates_made() > 0
+
+
 @TRAINERS
 def test_initial_steps_come_first_and_no_update_without_a_minibatch(trainer_class, replay_config):
     config = replay_config(trainer_class, initial_collect_steps=100, num_iterations=2, unroll_length=1)
