@@ -74,10 +74,10 @@ def squared_distance(one: Any, other: Any, outer_rank: int) -> tf.Tensor:
 
 def max_distance(action_spec: Any, action_dist_clip_per_dim: float) -> float:
     """sqrt(action_dist_clip_per_dim * dimensions) of an action's spec; each choice of a discrete action is a dimension."""
-    dims = action_spec.shape.num_elements()
+    choices = np.ones(action_spec.shape, int)
     if action_spec.dtype.is_integer:
-        dims *= int(np.max(action_spec.maximum) - np.min(action_spec.minimum)) + 1
-    return math.sqrt(action_dist_clip_per_dim * dims)
+        choices *= action_spec.maximum - action_spec.minimum + 1
+    return math.sqrt(action_dist_clip_per_dim * np.sum(choices))
 
 
 @gin.configurable(module="alf")

@@ -57,10 +57,11 @@ class DecisionSteps:
         Args:
           env: the simulator.
           behaviors: from its names of behaviors, or patterns of them, to others; the first that fits counts.
-          action_masks: what becomes of masks that forbid actions. "show": agents with a single discrete choice observe
-            {"observation", "mask"}, the mask int8 [number of actions], 1 where allowed; see `action_masks.split_mask`.
-            There, masks of other kinds of actions are refused; "refuse": all are, at the first that forbids something;
-            "ignore": nobody sees any, and forbidden actions are left to the simulator.
+          action_masks: what becomes of masks that forbid actions. "show": agents with discrete choices only observe
+            {"observation", "mask"}, the mask int8 [number of actions], or [choices, largest number of actions] where
+            there are several, 1 where allowed; see `action_masks.split_mask`. There, masks of other agents are refused;
+            "refuse": all are, at the first that forbids something; "ignore": nobody sees any, and forbidden actions are
+            left to the simulator.
 
         Raises:
           ValueError: an unknown `action_masks`, no behaviors, or some of one name with different spaces.
@@ -102,11 +103,11 @@ class DecisionSteps:
             space = spaces.Dict(space) if isinstance(space, dict) else spaces.Tuple(space)
         if not self._shows_mask(spec):
             return space
-        return spaces.Dict({OBSERVATION: space, MASK: spaces.MultiBinary(int(spec.action_spec.discrete_branches[0]))})
+        return spaces.Dict({OBSERVATION: space, MASK: spaces.MultiBinary(_all_allowed(spec.action_spec).shape)})
 
     def _shows_mask(self, spec: Any) -> bool:
         action = spec.action_spec
-        return self._masks == "show" and len(action.discrete_branches) == 1 and not action.continuous_size
+        return self._masks == "show" and len(action.discrete_branches) > 0 and not action.continuous_size
 
     # ---- the parallel interface ----
 
@@ -207,16 +208,17 @@ class DecisionSteps:
         seen = _joined([values[row] for values in observations], spec)
         forbidden = [] if masks is None else [np.asarray(mask[row], bool) for mask in masks]
         if self._shows_mask(spec):
-            count = int(spec.action_spec.discrete_branches[0])
-            allowed = ~forbidden[0] if forbidden else np.ones(count, bool)
+            allowed = _all_allowed(spec.action_spec)
+            for choice, mask in zip(np.atleast_2d(allowed), forbidden, strict=False):
+                choice[: len(mask)] &= ~mask
             return {OBSERVATION: seen, MASK: allowed.astype(np.int8)}
         if self._masks != "ignore" and any(mask.any() for mask in forbidden):
             raise ValueError(
                 f"The simulator masks actions of kind {_action_space(spec.action_spec)}, which "
                 + (
-                    "cannot be shown, as they are not a single discrete choice: "
+                    "cannot be shown, as they are not discrete choices only: "
                     if self._masks == "show"
-                    else "agents do not see: set action_masks='show' if they are a single discrete choice, or "
+                    else "agents do not see: set action_masks='show' if they are discrete choices only, or "
                 )
                 + "set action_masks='ignore'."
             )
@@ -242,6 +244,13 @@ def _joined(values: list[Any], spec: Any) -> Any:
     if len({*names}) < len(names) or not all(names):
         return tuple(values)
     return dict(zip(names, values, strict=True))
+
+
+def _all_allowed(spec: Any) -> np.ndarray:
+    """All allowed, bool [number of actions], or [choices, largest number of actions] False where a choice has none."""
+    sizes = np.array([int(size) for size in spec.discrete_branches])
+    allowed = np.arange(sizes.max()) < sizes[:, np.newaxis]
+    return allowed[0] if len(sizes) == 1 else allowed
 
 
 def _action_space(spec: Any) -> spaces.Space:

@@ -11,19 +11,32 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.trainers.config import TrainerConfig
 from alf.utils import common
 
+# TF-Agents' words.
+_UNEQUAL_CHOICES = "Bounds on discrete actions must be the same"
+
 
 def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicyAlgorithm:
     """The algorithm of `config` for the specs of `env`, which becomes the one that gin's spec functions speak of.
 
     Raises:
-      ValueError: no algorithm is set.
+      ValueError: no algorithm is set, or what it is made of does not fit the specs.
     """
     common.set_global_env(env)
-    algorithm = algorithm_ctor(config)(
-        observation_spec=tensor_spec.from_spec(env.observation_spec()),
-        action_spec=tensor_spec.from_spec(env.action_spec()),
-        debug_summaries=config.debug_summaries,
-    )
+    ctor = algorithm_ctor(config)
+    try:
+        algorithm = ctor(
+            observation_spec=tensor_spec.from_spec(env.observation_spec()),
+            action_spec=tensor_spec.from_spec(env.action_spec()),
+            debug_summaries=config.debug_summaries,
+        )
+    except ValueError as error:
+        if _UNEQUAL_CHOICES not in str(error):
+            raise
+        raise ValueError(
+            f"The components of an action have different numbers of values, {env.action_spec()}, which the network that "
+            "CategoricalProjectionNetwork is part of does not take: import alf.networks.multi_categorical_projection_network "
+            "and bind its discrete_projection_net = @MultiCategoricalProjectionNetwork."
+        ) from error
     algorithm.use_rollout_state = config.use_rollout_state
     algorithm.burn_in_length = config.burn_in_length
     algorithm.set_summary_settings(

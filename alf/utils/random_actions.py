@@ -28,6 +28,9 @@ def random_actions(action_spec: Nest, rows: tf.Tensor, allowed: tf.Tensor | None
 
 def _sample_allowed(spec: Any, allowed: tf.Tensor) -> tf.Tensor:
     """[B, ...] uniform over what `allowed` allows, numbered as networks do, from 0 on."""
+    # Where the mask of a row says nothing, not what smaller components do not have.
+    there = np.arange(allowed.shape[-1]) <= np.asarray(spec.maximum - spec.minimum)[..., np.newaxis]
+    allowed = tf.logical_and(allowed, there)
     return tf.cast(tf.reshape(draw_allowed(allowed, rng.next_seed()), [-1, *spec.shape]), spec.dtype)
 
 

@@ -268,14 +268,14 @@ def test_several_observations_and_both_kinds_of_actions() -> None:
     assert simulator.given == [{1: (0.25, -0.5), 2: (0.5, 2, 3)}]
 
 
-def _masked(branches: tuple[int, ...] = (3,)) -> Recorded:
+def _masked(branches: tuple[int, ...] = (3,), continuous: int = 0) -> Recorded:
     masks = [[True] + [False] * (size - 1) for size in branches]
     frames = [
         {_BALL: [Asks(1, 1.0, mask=[[False] * size for size in branches])]},
         {_BALL: [Asks(1, 2.0, mask=masks)]},
         {_BALL: [Ends(1, 3.0)]},
     ]
-    return Recorded(frames, {_BALL: BehaviorSpec(action_spec=ActionSpec(0, branches))})
+    return Recorded(frames, {_BALL: BehaviorSpec(action_spec=ActionSpec(continuous, branches))})
 
 
 def test_masks_are_shown() -> None:
@@ -287,17 +287,32 @@ def test_masks_are_shown() -> None:
     assert [part["mask"].tolist() for part in shown] == [[[1, 1, 1]], [[0, 1, 1]], [[1, 1, 1]]]
 
 
+def test_masks_of_several_choices_are_shown_in_rows() -> None:
+    env = _env(_masked((3, 2, 4)), action_masks="show")
+    seen = [env.reset()[0]] + [env.step({"Ball": np.array([[1, 0, 3]])})[0] for _ in range(2)]
+    assert all(env.observation_space.contains(observation) for observation in seen)
+    masks = [observation["Ball"]["observation"]["mask"].tolist() for observation in seen]
+    everything = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    assert masks == [[everything], [[[0, 1, 1, 0], [0, 1, 0, 0], [0, 1, 1, 1]]], [everything]]
+
+
 @pytest.mark.parametrize(
-    ("branches", "action_masks", "message"),
-    [((3,), "refuse", "set action_masks='show'"), ((3, 2), "show", "not a single discrete choice")],
+    ("branches", "continuous", "action_masks", "message"),
+    [
+        ((3,), 0, "refuse", "set action_masks='show'"),
+        ((3, 2), 0, "refuse", "set action_masks='show'"),
+        ((3, 2), 1, "show", "not discrete choices only"),
+    ],
 )
-def test_masks_that_agents_do_not_see_are_refused(branches: tuple[int, ...], action_masks: str, message: str) -> None:
-    env = _env(_masked(branches), action_masks=action_masks)
+def test_masks_that_agents_do_not_see_are_refused(
+    branches: tuple[int, ...], continuous: int, action_masks: str, message: str
+) -> None:
+    env = _env(_masked(branches, continuous), action_masks=action_masks)
     env.reset()
-    action = {"Ball": np.zeros(env.action_space["Ball"].shape, np.int64)}
+    action = env.action_space.sample()
     with pytest.raises(ValueError, match=message):
         env.step(action)
-    ignoring = _env(_masked(branches), action_masks="ignore")
+    ignoring = _env(_masked(branches, continuous), action_masks="ignore")
     ignoring.reset()
     assert ignoring.step(action)[0]["Ball"]["observation"].tolist() == [[2.0]]
 
