@@ -25,6 +25,7 @@ from alf.environments.observation_wrappers import FrameResize as FrameResize
 from alf.environments.observation_wrappers import FrameStack as FrameStack
 from alf.environments.observation_wrappers import SelectFields as SelectFields
 from alf.environments.observation_wrappers import transform_space as transform_space
+from alf.environments.one_hot import OneHot as OneHot
 from alf.environments.phases import PhasedWrapper
 from alf.environments.spaces import FRAMES_PER_STEP, frames_per_step
 from alf.environments.text_wrappers import TextToBytes as TextToBytes

@@ -15,6 +15,7 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.checker import check_environment
 from alf.environments.testing import CountingEnvironment
 from alf.environments.timing import measure, step_secs, thread_gain
+from alf.environments.wrappers import OneHot
 from tests.environments.toy_environments import NestedEnv, ToyEnv
 
 
@@ -52,6 +53,15 @@ def test_sound_environments_pass(make):
     found = findings_of(make, num_steps=300)
     assert not fails(found), found
     assert {"spaces", "run", "seed", "ends", "batch"} <= set(found)
+
+
+def test_numbers_of_states_are_told():
+    level, text = findings_of("FrozenLake-v1")["numbers"]
+    assert level == WARN
+    assert "Discrete(16)" in text
+    assert "OneHot" in text
+    shown = {f.check for f in check_environment(suite_gym.load("FrozenLake-v1", gym_env_wrappers=(OneHot,)))}
+    assert "numbers" not in shown
 
 
 def test_a_sound_environment_passes_every_check():
