@@ -1,4 +1,4 @@
-"""Runs in the peers' environment: Sample Factory's APPO on CartPole-v1; prints one JSON line."""
+"""Runs in the peers' environment: Sample Factory's APPO on CartPole-v1 or EnvPool's Pong-v5; prints one JSON line."""
 
 from __future__ import annotations
 
@@ -61,7 +61,32 @@ class VectorisedCartPole(gymnasium.Env):
         return obs.copy(), reward.astype(np.float32), terminated, truncated, [{}] * self.num_agents
 
 
+class PooledPong(gymnasium.Env):
+    """EnvPool's Pong as a batched environment, whose next episode begins in the step that ends the last."""
+
+    def __init__(self, num_envs: int) -> None:
+        import envpool
+
+        self._env = envpool.make_gymnasium("Pong-v5", num_envs=num_envs, num_threads=1, reward_clip=True)
+        self.num_agents = num_envs
+        self.is_multiagent = True
+        self.observation_space = self._env.observation_space
+        self.action_space = self._env.action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self._env.reset()[0], [{}] * self.num_agents
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = self._env.step(np.asarray(action))
+        ended = np.flatnonzero(terminated | truncated)
+        if ended.size:
+            obs[ended] = self._env.reset(ended)[0]
+        return obs, reward, terminated, truncated, [{}] * self.num_agents
+
+
 def make_env(full_env_name, cfg=None, env_config=None, render_mode=None):
+    if full_env_name == "Pong-v5":
+        return PooledPong(cfg.env_agents)
     if cfg is not None and cfg.batched_sampling:
         return VectorisedCartPole(cfg.env_agents)
     return gymnasium.make(full_env_name, render_mode=render_mode)
@@ -69,16 +94,17 @@ def make_env(full_env_name, cfg=None, env_config=None, render_mode=None):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--env", choices=("CartPole-v1", "Pong-v5"), default="CartPole-v1")
     parser.add_argument("--setting", required=True, help="JSON: Sample Factory's own arguments")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--target", type=float)
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
     logging.disable(logging.INFO)
-    register_env("CartPole-v1", make_env)
+    register_env(flags.env, make_env)
     with tempfile.TemporaryDirectory() as folder:
         arguments = {
-            "env": "CartPole-v1",
+            "env": flags.env,
             "experiment": "peer",
             "train_dir": folder,
             "device": "cpu",

@@ -1,10 +1,11 @@
 """Pictures: the Nature network in a bare loop of TensorFlow and inside our learner, and Pong from game to learner.
 
 First plain TensorFlow and our actor-critic with V-trace train the same network on minibatches of 512 pictures 84x84x4,
-side by side in turns of seconds. Then EnvPool's Pong is learned by V-trace in one pass over each batch: steps/s that
-were learned from.
+side by side in turns of seconds. Then EnvPool's Pong is learned by V-trace in one pass over each batch, two threads of
+64 games: steps/s that were learned from, beside what the processor time of its parts alone would allow, and beside
+Sample Factory's APPO on the same games, whose own V-trace fails in this version.
 
-    python -m benchmarks.pictures                  # four minutes
+    python -m benchmarks.pictures                  # ten minutes
     python -m benchmarks.pictures --only network
 """
 
@@ -14,6 +15,8 @@ import argparse
 from collections.abc import Callable
 import json
 import os
+import pathlib
+import statistics
 import sys
 import tempfile
 import time
@@ -21,9 +24,9 @@ from typing import Any
 
 from alf import _tf
 
-from benchmarks import _machine
+from benchmarks import _machine, _peer_env
 
-MINIBATCH, LENGTH, ACTIONS = 512, 64, 6
+MINIBATCH, LENGTH, ACTIONS, GAMES = 512, 64, 6, 64
 CONVOLUTIONS, HIDDEN = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512
 LEARNING_RATE, CLIPPING = 3e-4, 0.5
 # Updates in one call, of both.
@@ -31,6 +34,8 @@ _UPDATES = 4
 _TURNS = 6
 # Iterations before the clock starts.
 _WARM_UP = 10
+_TRAINING, _ACTING, _GAME = "alf's learner, training", "plain TensorFlow, forward, 64", "EnvPool's Pong, 64"
+_HERE = pathlib.Path(__file__).resolve().parent
 
 _SETTINGS = (
     f"EncodingNetwork.conv_layer_params={CONVOLUTIONS}",
@@ -44,14 +49,37 @@ _SETTINGS = (
     "ActorCriticLoss.td_loss_weight=0.5",
     "TrainerConfig.num_updates_per_train_step=1",
     "TrainerConfig.mini_batch_length=None",
-    "create_environment.num_parallel_environments=64",
+    f"create_environment.num_parallel_environments={GAMES}",
+    "TrainerConfig.num_envs=2",
     "TrainerConfig.unroll_length=16",
     "TrainerConfig.mini_batch_size=32",
+    "AsyncOffPolicyDriver.mode='async'",
 )
 
+# One pass over minibatches of 512, the same network; its games in one call of EnvPool, or in two processes.
+_SAMPLE_FACTORY = {
+    "use_rnn": False,
+    "recurrence": 1,
+    "encoder_conv_architecture": "convnet_atari",
+    "encoder_conv_mlp_layers": [HIDDEN],
+    "nonlinearity": "relu",
+    "obs_scale": 255.0,
+    "normalize_input": False,
+    "num_epochs": 1,
+    "gamma": 0.99,
+    "batched_sampling": True,
+    "worker_num_splits": 1,
+    "num_envs_per_worker": 1,
+    "policy_workers_per_policy": 1,
+    "rollout": 16,
+    "batch_size": MINIBATCH,
+    "env_agents": GAMES,
+}
+_SAMPLE_FACTORY_WORKERS = (1, 2)
 
-def plain() -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """A forward pass, and `_UPDATES` updates, over pictures uint8 [512, 84, 84, 4], as a few traced lines."""
+
+def plain(minibatch: int = MINIBATCH) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A forward pass, and `_UPDATES` updates, over pictures uint8 [minibatch, 84, 84, 4], as a few traced lines."""
     import tensorflow as tf
 
     layers = [tf.keras.layers.Conv2D(f, k, s, activation="relu") for f, k, s in CONVOLUTIONS]
@@ -59,9 +87,9 @@ def plain() -> tuple[Callable[[], Any], Callable[[], Any]]:
     layers += [tf.keras.layers.Dense(ACTIONS + 1)]
     network = tf.keras.Sequential([tf.keras.layers.InputLayer((84, 84, 4)), *layers])
     optimizer = tf.keras.optimizers.legacy.Adam(LEARNING_RATE)
-    pictures = tf.cast(tf.random.uniform([MINIBATCH, 84, 84, 4], 0, 256, tf.int32), tf.uint8)
-    actions = tf.random.uniform([MINIBATCH], 0, ACTIONS, tf.int32)
-    returns = tf.random.normal([MINIBATCH])
+    pictures = tf.cast(tf.random.uniform([minibatch, 84, 84, 4], 0, 256, tf.int32), tf.uint8)
+    actions = tf.random.uniform([minibatch], 0, ACTIONS, tf.int32)
+    returns = tf.random.normal([minibatch])
 
     def outputs() -> tf.Tensor:
         return network(tf.cast(pictures, tf.float32) / 255.0)
@@ -141,18 +169,59 @@ def ours() -> Callable[[], Any]:
 
 
 def network(seconds: float) -> list[dict[str, Any]]:
-    """Pictures/s forward and trained on, of both, in turns."""
+    """Pictures/s of all in turns, and the processor time that each picture takes."""
     forward, train = plain()
     contenders = {
         "plain TensorFlow, forward": (forward, MINIBATCH),
         "plain TensorFlow, training": (train, _UPDATES * MINIBATCH),
-        "alf's learner, training": (ours(), _UPDATES * MINIBATCH),
+        _TRAINING: (ours(), _UPDATES * MINIBATCH),
+        _ACTING: (plain(GAMES)[0], GAMES),
+        _GAME: (_game(), GAMES),
     }
     rates: dict[str, list[float]] = {name: [] for name in contenders}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(_TURNS):
         for name, (act, size) in contenders.items():
-            rates[name].append(_machine.rate(act, size, seconds / _TURNS))
-    return [{"what": name, "pictures/s": sum(found) / len(found)} for name, found in rates.items()]
+            act()
+            with _machine.cpu_use() as used:
+                rates[name].append(_machine.rate(act, size, seconds / _TURNS))
+            times[name].append(used["processors_busy"] / rates[name][-1])
+    return [
+        {"what": name, "pictures/s": statistics.mean(found), "processor ms": 1e3 * statistics.mean(times[name])}
+        for name, found in rates.items()
+    ]
+
+
+def _game() -> Callable[[], Any]:
+    import envpool
+    import numpy as np
+
+    games = envpool.make_gymnasium("Pong-v5", num_envs=GAMES, num_threads=1)
+    games.reset()
+    actions = np.zeros(GAMES, np.int64)
+    return lambda: games.step(actions)
+
+
+def allowed(rows: list[dict[str, Any]]) -> float:
+    """Steps/s if nothing but acting, the game and training took any of the processors' time."""
+    times = [row["processor ms"] for row in rows if row["what"] in (_ACTING, _GAME, _TRAINING)]
+    return len(os.sched_getaffinity(0)) / (1e-3 * sum(times))
+
+
+def sample_factory(seconds: float) -> list[dict[str, Any]]:
+    """Environment steps/s of the peer's APPO in both settings."""
+    python = _peer_env.python()
+    _peer_env.add(python, [f"envpool=={_machine.versions(['envpool'])['envpool']}"])
+    found = []
+    for workers in _SAMPLE_FACTORY_WORKERS:
+        _machine.progress(f"Sample Factory, Pong, workers: {workers}")
+        setting = json.dumps({**_SAMPLE_FACTORY, "num_workers": workers})
+        script = str(_HERE / "_peer_sample_factory.py")
+        command = [python, script, "--env=Pong-v5", f"--seconds={seconds}", f"--setting={setting}"]
+        result = _machine.last_json(command, seconds + 120)
+        name = f"Sample Factory APPO, workers: {workers}"
+        found.append({"system": name, "steps/s": result["steps_per_s"], "mean return": result["mean_return"]})
+    return found
 
 
 def pong(steps: int) -> dict[str, Any]:
@@ -175,7 +244,8 @@ def pong(steps: int) -> dict[str, Any]:
         )
         trainer.train()
     wall, cpu, taken = (b - a for a, b in zip(marks[_WARM_UP], marks[-1], strict=True))
-    return {"steps/s": taken / wall, "processors busy": cpu / wall, "mean return": float(metrics[2].result())}
+    returns = float(metrics[2].result())
+    return {"system": "alf, V-trace", "steps/s": taken / wall, "mean return": returns, "processors busy": cpu / wall}
 
 
 def main() -> None:
@@ -199,13 +269,15 @@ def main() -> None:
             found = _machine.last_json([*command, "--seconds", str(flags.seconds)], 10 * flags.seconds + 120)
             rows += [{"threads": threads, **row} for row in found["rows"]]
         print(_machine.table(rows), flush=True)
-    more = {}
+    games: list[dict[str, Any]] = []
     if flags.only != "network":
         _machine.progress("Pong")
-        more["pong"] = pong(flags.steps)
-        print(_machine.table([more["pong"]]))
+        games = [pong(flags.steps), *sample_factory(3 * flags.seconds)]
+        print(_machine.table(games))
     if flags.only is None:
-        _machine.save("pictures", head, rows, **more)
+        most = allowed([row for row in rows if row["threads"] == 1])
+        print(f"The parts of ours alone would allow {most:,.0f} steps/s: {games[0]['steps/s'] / most:.0%} are reached.")
+        _machine.save("pictures", head, rows, pong=games, parts_allow=most)
 
 
 if __name__ == "__main__":
