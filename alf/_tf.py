@@ -16,6 +16,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+import absl.logging
+
 _CHATTER = (b"absl::InitializeLog", b"cudart_stub", b"cuda_platform", b"cpu_feature_guard", b"oneDNN", b"TensorRT")
 # One BLAS thread a caller: the actor and learner threads are the parallelism.
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -106,11 +108,17 @@ logging.getLogger("tensorflow").setLevel(logging.ERROR)
 # Idle threads of the pool look for work of the others, so that a larger pool is slower: on two processors 12 threads
 # learned 105k to 118k steps/s, 4 threads 125k to 174k.
 _FREE_INTER_OP = 2
+# Whether the pool has the size that alf gave it unasked.
+_unasked = False
 
 
 def default_inter_op() -> int:
     """Threads in TensorFlow's pool: one a processor, and two that are free for the learner."""
-    return max(4, len(os.sched_getaffinity(0)) + _FREE_INTER_OP)
+    return max(4, _processors() + _FREE_INTER_OP)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def configure_threads(intra_op: int | None = None, inter_op: int | None = None) -> dict[str, int]:
@@ -121,13 +129,16 @@ def configure_threads(intra_op: int | None = None, inter_op: int | None = None) 
     Args:
       intra_op: threads that one operation may use; by default 1: a driver thread runs one operation at a time and the
         parallelism comes from the threads. Raise it for large convolutional networks.
-      inter_op: threads that run independent operations; `default_inter_op` by default.
+      inter_op: threads that run independent operations; by default `default_inter_op`, until a trainer that collects and
+        learns in turns lowers it.
 
     Returns:
       The settings in force, which differ from those asked for when TensorFlow has already started; 0 is TensorFlow's own
       default, one a processor.
     """
+    global _unasked
     threading = tf.config.threading
+    _unasked = inter_op is None
     try:
         threading.set_intra_op_parallelism_threads(1 if intra_op is None else intra_op)
         threading.set_inter_op_parallelism_threads(default_inter_op() if inter_op is None else inter_op)
@@ -139,9 +150,24 @@ def configure_threads(intra_op: int | None = None, inter_op: int | None = None) 
     }
 
 
+def leave_no_thread_free() -> None:
+    """Has the pool no more threads than there are processors, unless its size was asked for or TensorFlow has started.
+
+    For a learner that nothing runs beside: more operations at a time than processors get in each other's way.
+    """
+    if not _unasked:
+        return
+    threads = max(2, _processors())
+    try:
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:
+        return
+    absl.logging.info("TensorFlow threads: inter_op %d, since nothing collects beside the learner.", threads)
+
+
 def unroll_threads() -> int:
     """Threads of the pool that traced unrolls may hold at the same time, so that the learner always finds some free."""
-    pool = tf.config.threading.get_inter_op_parallelism_threads() or len(os.sched_getaffinity(0))
+    pool = tf.config.threading.get_inter_op_parallelism_threads() or _processors()
     return max(1, pool - _FREE_INTER_OP)
 
 

@@ -66,10 +66,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--over", type=int, default=20, help="episodes that the return is the mean of")
     flags = parser.parse_args()
+    result = run(flags.example, json.loads(flags.params), flags.steps, flags.over)
     from alf import _tf
 
+    # Those in force: TensorFlow has started.
     threads = _tf.configure_threads()
-    result = run(flags.example, json.loads(flags.params), flags.steps, flags.over)
     print(json.dumps({**result, "threads": threads, "load": _machine.machine()["load_average"]}))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import gin
 
+from alf import _tf
 from alf.algorithms import minibatch
 from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import MemoryUse
@@ -183,6 +184,11 @@ class _Filling:
 @gin.configurable("sync_off_policy_trainer", module="alf")
 class SyncOffPolicyTrainer(OffPolicyTrainer):
     """Collects `unroll_length` steps of one batched environment and learns, in turns."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        """Creates the trainer; see `Trainer`."""
+        _tf.leave_no_thread_free()
+        super().__init__(config)
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()

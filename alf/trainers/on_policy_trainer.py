@@ -7,6 +7,7 @@ import inspect
 import gin
 from absl import logging
 
+from alf import _tf
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
 from alf.drivers.on_policy_driver import OnPolicyDriver
@@ -21,6 +22,11 @@ _OF_OTHERS = ("num_updates_per_train_step", "mini_batch_length", "mini_batch_siz
 @gin.configurable("on_policy_trainer", module="alf")
 class OnPolicyTrainer(Trainer):
     """An iteration makes `num_steps_per_iter` environment steps, with an update every `unroll_length` batched ones."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        """Creates the trainer; see `Trainer`."""
+        _tf.leave_no_thread_free()
+        super().__init__(config)
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._tell_of_settings_without_effect()
