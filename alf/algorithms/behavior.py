@@ -65,8 +65,11 @@ class Behavior:
 
     def train_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of `train`: what this behavior says itself, else what is given."""
-        own = dataclasses.asdict(self)
-        return {**given, **{name: own[name] for name in _OF_TRAINING if own[name] is not None}}
+        own = {name: getattr(self, name) for name in _OF_TRAINING if getattr(self, name) is not None}
+        # Where others train on samples, clear_replay_buffer is not said of everything.
+        samples = not given.get("whole_replay_buffer_training", True)
+        usual = {"clear_replay_buffer": True} if samples and self.whole_replay_buffer_training else {}
+        return {**given, **usual, **own}
 
 
 class _OneAgent:

@@ -196,13 +196,11 @@ class Behaviors(OffPolicyAlgorithm):
         for i, part in enumerate(self._parts):
             part.algorithm.set_seed(int(others[i]) if i else seed)
 
-    def set_default_replayer(self, exp_replayer: str) -> None:
-        """Names the replayer of behaviors that say nothing themselves, by how they are trained or, failing that, this one."""
-        super().set_default_replayer(exp_replayer)
+    def set_default_replayer(self, arguments: Mapping[str, Any]) -> None:
+        """See `OffPolicyAlgorithm`; of each behavior by the arguments that it is trained with."""
+        super().set_default_replayer(arguments)
         for part in self._parts:
-            whole = part.behavior.whole_replay_buffer_training
-            own = {None: exp_replayer, True: "one_time", False: "uniform"}[whole]
-            part.algorithm.set_default_replayer(own)
+            part.algorithm.set_default_replayer(part.behavior.train_arguments(arguments))
 
     def set_exp_replayer(
         self,

@@ -172,9 +172,10 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """Seeds the shuffling and every other random number of training."""
         self._seed.assign(seed % (2**31))
 
-    def set_default_replayer(self, exp_replayer: str) -> None:
-        """Names the replayer of drivers that are not told which."""
-        self._volatile.default_replayer = exp_replayer
+    def set_default_replayer(self, arguments: Mapping[str, Any]) -> None:
+        """Chooses the replayer of drivers that are not told which, by how `train`, called with `arguments`, will train."""
+        once = arguments.get("whole_replay_buffer_training", True) and arguments.get("clear_replay_buffer", True)
+        self._volatile.default_replayer = "one_time" if once else "uniform"
 
     def set_exp_replayer(
         self,

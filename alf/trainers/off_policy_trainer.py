@@ -41,9 +41,7 @@ class OffPolicyTrainer(Trainer):
 
     def _name_replayer(self) -> None:
         """Says which replayer a driver takes that is not told."""
-        config = self._config
-        once = config.whole_replay_buffer_training and config.clear_replay_buffer
-        self.algorithm.set_default_replayer("one_time" if once else "uniform")
+        self.algorithm.set_default_replayer(self._training())
 
     def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
         driver = super()._make_driver(envs)

@@ -89,7 +89,7 @@ _PAIR = {
 def _train(env, behaviors, iterations=4, **arguments):
     tf.keras.utils.set_random_seed(3)
     algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, behaviors))
-    algorithm.set_default_replayer("one_time")
+    algorithm.set_default_replayer({})
     driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, random_seed=11)
     first = {name: [v.numpy() for v in child.trainable_variables] for name, child in algorithm.by_name.items()}
     try:
@@ -117,6 +117,37 @@ def test_behaviors_have_algorithms_replayers_and_sizes_of_their_own():
     assert runner.exp_replayer.total_steps == 4 * 4 * 8
     assert int(algorithm.iterations) == int(chaser.iterations) == int(runner.iterations) == 4
     assert {key.split("/")[0] for key in algorithm.last_train_metrics} == {"chaser", "runner"}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "own", "replayer", "held"),
+    [
+        ((True, True), (None, None), OnetimeExperienceReplayer, 8),
+        ((True, True), (None, False), UniformReplay, 24),
+        ((True, True), (True, False), UniformReplay, 24),
+        ((True, False), (None, None), UniformReplay, 24),
+        ((True, False), (True, True), OnetimeExperienceReplayer, 8),
+        ((False, False), (None, None), UniformReplay, 24),
+        ((False, False), (True, None), OnetimeExperienceReplayer, 8),
+        ((False, False), (True, False), UniformReplay, 24),
+        ((False, True), (None, None), UniformReplay, 24),
+    ],
+)
+def test_what_a_behavior_keeps_follows_from_how_it_is_trained(trainer, own, replayer, held):
+    names = ("whole_replay_buffer_training", "clear_replay_buffer")
+    behavior = Behavior(make_algorithm, **dict(zip(names, own, strict=True)))
+    env = _pursuit(1)
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, {"*": behavior}))
+    algorithm.set_default_replayer(dict(zip(names, trainer, strict=True)))
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, random_seed=11)
+    try:
+        for _ in range(3):
+            driver.run()
+    finally:
+        driver.stop()
+    runner = algorithm.by_name["runner"].exp_replayer
+    assert isinstance(runner, replayer)
+    assert runner.replay_all().step_type.shape.num_elements() == held
 
 
 def test_training_one_behavior_leaves_all_variables_of_another_as_they_are():

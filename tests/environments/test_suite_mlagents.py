@@ -228,7 +228,7 @@ def test_it_is_trained() -> None:
     )
     specs = tensor_spec.from_spec((env.observation_spec(), env.action_spec()))
     algorithm = Behaviors(*specs, {"Ball": Behavior(make_algorithm)})
-    algorithm.set_default_replayer("one_time")
+    algorithm.set_default_replayer({})
     driver = SyncOffPolicyDriver(env, algorithm, unroll_length=4, random_seed=1)
     before = [v.numpy() for v in algorithm.by_name["Ball"].trainable_variables]
     trained = 0
