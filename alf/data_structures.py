@@ -74,7 +74,8 @@ class TrainingInfo(NamedTuple):
     """What losses see, [T, B, ...].
 
     `info` is what `train_step` returned (or `rollout`, on-policy); `rollout_info` what `rollout` returned when the step
-    was acted, with distributions rebuilt from their parameters.
+    was acted, with distributions rebuilt from their parameters; `valid` float32 is 1 where a row is trained, set by
+    `train_complete`.
     """
 
     action: Nest = ()
@@ -84,6 +85,7 @@ class TrainingInfo(NamedTuple):
     info: Nest = ()
     rollout_info: Nest = ()
     env_id: Any = ()
+    valid: Any = ()
 
 
 class Bootstrap(NamedTuple):

@@ -31,7 +31,6 @@ from alf.data_structures import (
     LossInfo,
     Nest,
     PolicyStep,
-    StepType,
     TrainingInfo,
 )
 from alf.networks.calling import call_network
@@ -430,23 +429,9 @@ class Agent(OffPolicyAlgorithm):
         scalar, observation = tf.TensorSpec([], tf.float32), self.transformed_time_step_spec.observation
         return spec._replace(icm=Explored(next_observation=observation, valid=scalar, reward=scalar))
 
-    def train_complete(
-        self,
-        tape: tf.GradientTape,
-        training_info: TrainingInfo,
-        valid_masks: tf.Tensor | None = None,
-        weight: float | tf.Tensor = 1.0,
-        sequence_weights: tf.Tensor | None = None,
-    ) -> tuple[LossInfo, list[tuple[tf.Tensor, tf.Variable]]]:
-        """See `Algorithm.train_complete`; the parts go by the same masks as the loss."""
-        if valid_masks is None:
-            valid_masks = tf.cast(training_info.step_type != StepType.LAST, tf.float32)
-        info = training_info.info._replace(valid=valid_masks)
-        return super().train_complete(tape, training_info._replace(info=info), valid_masks, weight, sequence_weights)
-
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The RL algorithm's loss and those of the parts."""
-        valid, parts = training_info.info.valid, []
+        valid, parts = training_info.valid, []
         if self._icm is not None:
             of_icm = of_part(training_info, "icm")
             explored = of_icm.rollout_info
@@ -466,4 +451,4 @@ class Agent(OffPolicyAlgorithm):
         if self._goal_generator is not None:
             self._goal_generator.after_train(of_part(training_info, "goal_generator"))
         if self._entropy_target is not None:
-            self._entropy_target.after_train(of_part(training_info, "entropy_target"), training_info.info.valid)
+            self._entropy_target.after_train(of_part(training_info, "entropy_target"), training_info.valid)

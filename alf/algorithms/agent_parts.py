@@ -16,11 +16,11 @@ Transformers = list[Callable[[Nest], Nest]]
 AgentState = namedtuple("AgentState", ["rl", "goal_generator"], default_value=())
 AgentState.__doc__ = """The recurrent states of the parts of an agent."""
 
-AgentInfo = namedtuple("AgentInfo", ["rl", "icm", "goal_generator", "entropy_target", "valid"], default_value=())
+AgentInfo = namedtuple("AgentInfo", ["rl", "icm", "goal_generator", "entropy_target"], default_value=())
 AgentInfo.__doc__ = """What the parts of an agent record, each `()` where there is no such part.
 
 `rl`, `goal_generator`: their infos; `icm`: in `rollout_info` an Explored, in `info` a CuriosityInfo; `entropy_target`: an
-EntropyTargetInfo; `valid` float32: which rows are trained.
+EntropyTargetInfo.
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from alf.data_structures import LossInfo, Nest, TrainingInfo
+from alf.data_structures import LossInfo, Nest, StepType, TrainingInfo
 from alf.networks.calling import learning
 from alf.utils.common import as_list, check_made
 
@@ -251,6 +251,8 @@ class Algorithm(tf.Module):
         Returns:
           the LossInfo, whose `loss` is the scalar that was minimised, and the gradients before clipping.
         """
+        trained = tf.cast(training_info.step_type != StepType.LAST, tf.float32) if valid_masks is None else valid_masks
+        training_info = training_info._replace(valid=trained)
         with tape, learning():
             loss_info = self.calc_loss(training_info)
             loss = loss_info.loss

@@ -21,7 +21,6 @@ from alf.data_structures import (
     LossInfo,
     Nest,
     PolicyStep,
-    StepType,
     TrainingInfo,
     namedtuple,
 )
@@ -218,7 +217,7 @@ class TracAlgorithm(OffPolicyAlgorithm):
         """Shortens the step of the actor network, then the wrapped algorithm's."""
         updater, self._traced.updater = self._traced.updater, None
         assert updater is not None, "calc_loss comes before after_train"
-        valid = tf.cast(training_info.step_type != StepType.LAST, tf.float32)
+        valid = training_info.valid
         before = self._recorded_distributions(training_info)
 
         def change() -> Nest:

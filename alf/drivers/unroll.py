@@ -289,14 +289,14 @@ class Unroller:
         return kept, policy_step.state, version
 
     def _act_in_loop(self, call: Call, carry: Carry, t: tf.Tensor) -> tuple[Kept, Nest, tf.Tensor]:
-        """`_act` as the one turn of a loop.
-
-        Where a processor has the instructions for it, TensorFlow hands operations to oneDNN, but not those of a loop; the
-        last bits would tell them apart.
-        """
+        """`_act` as the one turn of a loop."""
         specs = (self._kept_spec, self._carry_spec.state, tf.TensorSpec([], tf.int64))
-        before = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
-        return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, self._act(call, carry, t)), (0, before))[1]
+        return _in_loop(lambda: self._act(call, carry, t), specs)
+
+    def _seen_in_loop(self, call: Call, carry: Carry) -> ActionTimeStep:
+        """The carried time step as `_act` will see it, to the last bit: a replay memory recognises it by its values."""
+        spec = add_outer_dims(self._algorithm.transformed_time_step_spec, [self._batch_size])
+        return _in_loop(lambda: self._algorithm.transform_timestep(self._time_step(call, carry)), spec)
 
     def _step_in_graph(self, thread: tf.Tensor, action: Nest) -> tuple[tf.Tensor, Nest]:
         specs = [self._carry_spec.control, *tf.nest.flatten(self._carry_spec.observation)]
@@ -342,9 +342,19 @@ class Unroller:
             rollout_info=kept.rollout_info,
             state=kept.state,
             policy_version=tf.broadcast_to(versions[:, tf.newaxis], shape),
-            bootstrap=Bootstrap(self._algorithm.transform_timestep(self._time_step(call, last)), last.state),
+            bootstrap=Bootstrap(self._seen_in_loop(call, last), last.state),
         )
         return Segment(experience, outcome, versions)
+
+
+def _in_loop(function: Callable[[], Nest], spec: Nest) -> Nest:
+    """What `function` returns, of `spec`, as the one turn of a loop.
+
+    TensorFlow rewrites operations, and where a processor has the instructions for it hands them to oneDNN, but not those
+    of a loop; the last bits would tell them apart.
+    """
+    before = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
+    return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, function()), (0, before))[1]
 
 
 def action_time_step(control: tf.Tensor, observation: Nest, prev_action: Nest, env_id: tf.Tensor) -> ActionTimeStep:

@@ -412,11 +412,26 @@ def test_goals_are_one_hot_and_last_as_long_as_the_episode() -> None:
 def test_entropy_target_is_adjusted_once_an_update_by_the_rows_that_count() -> None:
     agent = make_agent(enforce_entropy_target=True)
     exp = experience(agent)
-    agent.train_from(exp, num_updates=3)
+    # Those that do not count have another entropy, that of LAST rows and of the bootstrap.
+    last = (exp.step_type == StepType.LAST)[..., tf.newaxis]
+    following = exp.bootstrap.time_step
+    exp = exp._replace(
+        observation=tf.where(last, 5000.0, exp.observation),
+        bootstrap=exp.bootstrap._replace(time_step=following._replace(observation=following.observation + 5000.0)),
+    )
+    actor = agent._rl_algorithm._actor_network
+    for variable in actor.trainable_variables:
+        variable.assign(10.0 * variable)
+    policy = actor(tf.reshape(exp.observation, [-1, 2]), step_type=tf.reshape(exp.step_type, [-1]), network_state=())[0]
+    entropy = policy.entropy().numpy().reshape(BATCH, LENGTH)
+    agent.train_from(exp, num_updates=1)
+    metrics = agent.last_train_metrics
+    counted = entropy[~last[..., 0].numpy()]
+    assert abs(entropy.mean() - counted.mean()) > 1e-3
+    np.testing.assert_allclose(metrics["EntropyTargetAlgorithm/entropy"], counted.mean(), rtol=1e-5)
+    agent.train_from(exp, num_updates=2)
     assert int(agent._entropy_target._updates) == 3
     assert int(agent._entropy_target.stage) == 1
-    metrics = agent.last_train_metrics
-    assert 0.0 < float(metrics["EntropyTargetAlgorithm/entropy"]) <= np.log(2) + 1e-6
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -21,7 +21,7 @@ from alf.algorithms.agent import Agent
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.trac_algorithm import TracAlgorithm
-from alf.data_structures import Experience, StepType
+from alf.data_structures import Bootstrap, Experience, StepType
 from alf.utils.common import zeros_from_spec
 from tests.algorithms import networks
 
@@ -107,7 +107,7 @@ def distance(one: Any, other: Any) -> np.ndarray:
     if isinstance(one, tfd.Categorical):
         logits = [x.logits.numpy().astype(np.float64) for x in (one, other)]
         logits = [x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in logits]
-        return np.square(logits[0] - logits[1]).reshape(BATCH * LENGTH, -1).sum(-1)
+        return np.square(logits[0] - logits[1]).reshape(len(logits[0]), -1).sum(-1)
     one, other = (x.input_distribution if isinstance(x, SquashToSpecNormal) else x for x in (one, other))
     m, n = (x.loc.numpy().astype(np.float64) for x in (one, other))
     s, t = (np.broadcast_to(x.stddev().numpy().astype(np.float64), m.shape) for x in (one, other))
@@ -134,6 +134,19 @@ def test_the_policy_stays_within_the_limit_after_every_update(name: str, clip: f
     assert shortened
 
 
+def test_rows_that_are_only_looked_at_do_not_make_room_for_the_others() -> None:
+    """A bootstrap that the update moves little would halve the mean."""
+    tf.keras.utils.set_random_seed(3)
+    agent = make(ACTIONS["discrete"], 0.01, learning_rate=100.0)
+    exp = tf.nest.map_structure(lambda x: x[:, -1:], experience(agent, 3))
+    exp = exp._replace(observation=10.0 * exp.observation)
+    following = zeros_from_spec(agent.transformed_time_step_spec, BATCH)
+    before = policy(agent, exp)
+    agent.train_from(exp._replace(bootstrap=Bootstrap(following._replace(step_type=tf.ones([BATCH], tf.int32)))))
+    moved = np.sqrt(distance(before, policy(agent, exp)).mean())
+    assert 0.3 * np.sqrt(0.03) < moved <= np.sqrt(0.03) * 1.001
+
+
 def test_without_trac_the_same_updates_go_far() -> None:
     """The limits above are no matter of course."""
     tf.random.set_seed(0)
@@ -146,13 +159,17 @@ def test_without_trac_the_same_updates_go_far() -> None:
 
 @pytest.mark.parametrize(("ac", "loss"), [(PPOAlgorithm, PPOLoss)])
 def test_other_algorithms_and_several_minibatches(ac: Any, loss: Any) -> None:
-    tf.random.set_seed(0)
-    agent = make(ACTIONS["discrete"], 0.01, ac=ac, loss=loss)
-    exp = experience(agent, 0)
-    before = policy(agent, exp)
-    agent.train_from(exp, num_updates=3, mini_batch_size=8, mini_batch_length=1)
-    assert np.isfinite(distance(before, policy(agent, exp))).all()
-    assert np.sqrt(distance(before, policy(agent, exp)).mean()) < 9 * 3 * np.sqrt(0.03)
+    def moved(clip: float) -> float:
+        tf.keras.utils.set_random_seed(0)
+        agent = make(ACTIONS["discrete"], clip, ac=ac, loss=loss)
+        exp = experience(agent, 0)
+        before = policy(agent, exp)
+        agent.train_from(exp, num_updates=3, mini_batch_size=8, mini_batch_length=1)
+        return np.sqrt(distance(before, policy(agent, exp)).mean())
+
+    # Nine updates, whose minibatches hold a third of the rows.
+    limit = 9 * 3 * np.sqrt(1e-4 * 3)
+    assert 0.0 < moved(1e-4) < limit < moved(1e6)
 
 
 def measured_without_a_step(agent: Agent, exp: Experience) -> float:

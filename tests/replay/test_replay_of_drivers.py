@@ -135,3 +135,51 @@ def test_a_new_driver_goes_on_with_the_memory_and_joins_nothing() -> None:
     assert replayer.total_steps == 16
     assert replayer.num_sequences(2) == 12
     other.stop()
+
+
+class Transforming(CountingAlgorithm):
+    """Sees observations and rewards through functions."""
+
+    def __init__(self, env: Any, observation: Any, reward: Any) -> None:
+        self._functions = observation, reward
+        super().__init__(env)
+
+    def transform_timestep(self, time_step: Any) -> Any:
+        observation, reward = self._functions
+        return time_step._replace(
+            observation=observation(time_step.observation * 0.7371 + 0.1), reward=reward(time_step.reward + 0.3)
+        )
+
+
+_TRANSFORMS = {
+    "divided": (lambda o: o / 255.0, lambda r: r),
+    "standardised": (lambda o: (o - 0.3) / 1.7, lambda r: r),
+    "by its own deviation": (
+        lambda o: (o - tf.reduce_mean(o, -1, keepdims=True)) / (tf.math.reduce_std(o, -1, keepdims=True) + 1e-3),
+        lambda r: r,
+    ),
+    "softmax": (tf.nn.softmax, lambda r: r),
+    "reward": (lambda o: o, lambda r: (r + 8.1) / 8.1),
+}
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+@pytest.mark.parametrize("name", _TRANSFORMS)
+def test_a_segment_goes_on_from_the_one_before_whatever_transforms_its_steps(name: str, stepping: str) -> None:
+    """TensorFlow may round the same operation otherwise in another place."""
+    envs = make_envs(1, 8)
+    algorithm = Transforming(envs[0], *_TRANSFORMS[name])
+    driver = AsyncOffPolicyDriver(
+        envs, algorithm, 0, 1, 1, exp_replayer="uniform", random_seed=1, stepping=stepping, mode="sync"
+    )
+    driver.start()
+    try:
+        for _ in range(CAPACITY):
+            driver.run_async()
+            algorithm._iterations.assign_add(1)
+            for hook in algorithm._volatile.hooks:
+                hook()
+    finally:
+        driver.stop()
+    replayer: Any = algorithm.exp_replayer
+    assert replayer.num_sequences(CAPACITY) == 8
