@@ -87,6 +87,11 @@ def _check_parts(
             f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "
             "policy: give its layers to the actor network instead."
         )
+    if masked and encoder is not None:
+        raise ValueError(
+            f"{name}: the RL algorithm sees what the encoding_network gives, which has no masks of actions: give its layers "
+            "to the networks of the RL algorithm, or leave out the observation_and_action_constraint_splitter."
+        )
     if masked and observation_normalizer is not None and observation_normalizer.takes_all:
         raise ValueError(
             f"{name}: the ObservationNormalizer would normalise the masks of actions too: name what it is to take, "
@@ -153,7 +158,7 @@ class Agent(OffPolicyAlgorithm):
 
         Raises:
           ValueError: the encoding network is recurrent or the RL algorithm takes none, masks of actions would be
-            normalised or stand beside a goal, or a part does not act, or has a `reward_shaping_fn` or an
+            normalised or encoded, or stand beside a goal, or a part does not act, or has a `reward_shaping_fn` or an
             `observation_transformer` of its own.
         """
         check_made(

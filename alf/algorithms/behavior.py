@@ -93,7 +93,7 @@ def make(
     """The algorithm of a behavior, for the specs of one agent.
 
     Raises:
-      ValueError: nothing is set that could make it.
+      ValueError: nothing is set that could make it, or what is made does not act.
     """
     if not callable(behavior.algorithm_ctor):
         raise ValueError(
@@ -106,11 +106,17 @@ def make(
         whole = None
     common.set_global_env(_OneAgent(observation_spec, action_spec))
     try:
-        return behavior.algorithm_ctor(
+        algorithm = behavior.algorithm_ctor(
             observation_spec=observation_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
     finally:
         common.set_global_env(whole)
+    if not algorithm.acts:
+        raise ValueError(
+            f"The behavior {name!r} is given to a {type(algorithm).__name__}, which learns from what it is given and does not "
+            "act: train it alone, and have a behavior begin with its weights."
+        )
+    return algorithm
 
 
 def choose(behaviors: Mapping[str, Behavior], names: Sequence[str]) -> dict[str, Behavior]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -28,6 +28,19 @@ class _Held:
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
+
+
+def _check_optimizers(parts: Sequence[Part]) -> None:
+    """Raises ValueError where two behaviors would count, and schedule, by one optimiser."""
+    owners: dict[int, str] = {}
+    for part in parts:
+        for _, optimizer, _ in part.algorithm.get_optimizer_and_module_sets():
+            owner = owners.setdefault(id(optimizer), part.name)
+            if optimizer is not None and owner != part.name:
+                raise ValueError(
+                    f"The behaviors {owner!r} and {part.name!r} share one optimizer, whose steps would count for both: make it "
+                    "where the algorithm is made, inside of algorithm_ctor."
+                )
 
 
 @gin.configurable(module="alf")
@@ -72,6 +85,7 @@ class Behaviors(OffPolicyAlgorithm):
         for key, count in slots.items():
             spec = one_of(observation_spec[key][OBSERVATION]), one_of(action_spec[key])
             parts.append(Part(key, chosen[key], make(key, chosen[key], *spec, debug_summaries), count))
+        _check_optimizers(parts)
         # Set before the base, whose constructor calls setters that need it.
         self._held = _Held(parts)
         super().__init__(

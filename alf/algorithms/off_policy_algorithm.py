@@ -195,9 +195,15 @@ class OffPolicyAlgorithm(RLAlgorithm):
           num_envs: single environments in total; the other sizes are the driver's, for replayers that need them.
 
         Raises:
-          ValueError: there is none of this name, or observations are not of the kind that it needs.
+          ValueError: there is none of this name, observations are not of the kind that it needs, or this algorithm does not
+            act.
         """
         del num_actors, unroll_length, learn_queue_cap
+        if not self.acts:
+            raise ValueError(
+                f"{self.name} learns from what it is given and does not act: have a trainer, or its own `train`, train it, "
+                "without a driver."
+            )
         held = self._volatile
         name = held.default_replayer if exp_replayer is None else exp_replayer
         key = (name, num_envs, self.use_rollout_state)
@@ -481,8 +487,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
 def _sampling(replayer: ExperienceReplayer) -> UniformReplay:
     if not isinstance(replayer, UniformReplay):
         raise ValueError(
-            f"{type(replayer).__name__} hands out everything once and cannot sample: set whole_replay_buffer_training=True, "
-            "or exp_replayer='uniform'."
+            f"{type(replayer).__name__} hands out everything and cannot sample: set whole_replay_buffer_training=True, or, "
+            "with a driver, exp_replayer='uniform'."
         )
     return replayer
 

@@ -33,7 +33,7 @@ def get_predictions(
         them. Where it has several of a kind, they are called "q_values/0", "q_values/1" and so on.
       state: nest as `train_state_spec` [B, ...], the recurrent state before the step; zeros by default. Of one observation
         it has no axis B, as with `step_type` and the result.
-      step_type: int32 [B]; FIRST by default, at which the state counts as zero.
+      step_type: int32 [B]; by default MID where a state is given, else FIRST, at which the state counts as zero.
 
     Returns:
       float32: V [B], Q [B] of an action or [B, number of actions], probabilities [B, ..., number of actions], embeddings
@@ -47,9 +47,11 @@ def get_predictions(
     if one:
         state, step_type = (None if x is None else _with_axis(x) for x in (state, step_type))
     count = nest_utils.get_nest_batch_size(rows)
+    # A state is of what came before.
+    usual = StepType.FIRST if state is None else StepType.MID
     time_step = zeros_from_spec(algorithm.time_step_spec, count)._replace(
         observation=rows,
-        step_type=tf.fill([count], int(StepType.FIRST)) if step_type is None else tf.convert_to_tensor(step_type),
+        step_type=tf.fill([count], int(usual)) if step_type is None else tf.convert_to_tensor(step_type),
     )
     if state is None:
         state = zeros_from_spec(algorithm.train_state_spec, count)

@@ -103,10 +103,8 @@ class Td3Algorithm(DdpgAlgorithm):
             **kwargs,
         )
         self._delayed_optimizer = actor_optimizer
-        self._actor_update_period = actor_update_period
         self._noise = target_policy_noise
         self._noise_clip = target_policy_noise_clip
-        self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
 
     def next_action(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
         """The target actor's action with clipped noise, within its bounds."""
@@ -127,10 +125,5 @@ class Td3Algorithm(DdpgAlgorithm):
             optimizer.apply_gradients(grads_and_vars)
             return tf.zeros([])
 
-        due = tf.equal((self._updates + 1) % self._actor_update_period, 0)
-        tf.cond(due, apply, lambda: tf.zeros([]))
-
-    def after_train(self, training_info: TrainingInfo) -> None:
-        """Moves the target networks when the actor has moved."""
-        self._updates.assign_add(1)
-        super().after_train(training_info)
+        # The target networks move when the actor has moved.
+        tf.cond(self._update_targets.due(), apply, lambda: tf.zeros([]))

@@ -80,8 +80,8 @@ class AsyncOffPolicyDriver(Driver):
           actor_queue_cap: A, requests that make one forward pass of A*B rows; exactly A.
           observers: called in the log thread as `f(trajectory [T, B, ...], env_thread_id)` for every segment.
           metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
-          exp_replayer: "one_time", "cycle_one_time", "uniform" or "prioritized". None: what the trainer says, "one_time"
-            without one.
+          exp_replayer: "one_time", "cycle_one_time", "uniform", "prioritized" or "hindsight". None: what the trainer says,
+            "one_time" without one.
           env_f: makes one batched environment; with `num_envs` the other way to give the environments.
           num_envs: N, how often `env_f` is called.
           mode: "async"; "lockstep" (actors exactly one version behind) or "sync" (lag 0), both reproducible from the seed.

@@ -49,8 +49,8 @@ class SyncOffPolicyDriver(Driver):
           env: a batched environment, owned by the driver from now on.
           algorithm: acts and learns.
           unroll_length: T, steps in a segment.
-          exp_replayer: "one_time", "cycle_one_time", "uniform" or "prioritized". None: what the trainer says, "one_time"
-            without one.
+          exp_replayer: "one_time", "cycle_one_time", "uniform", "prioritized" or "hindsight". None: what the trainer says,
+            "one_time" without one.
           observers: called as `f(trajectory [T, B, ...])`.
           metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
           random_seed: seeds action sampling and shuffling; None draws one.

@@ -168,7 +168,8 @@ class _Priorities:
         if self._length not in (None, length):
             raise ValueError(
                 f"Priorities are of sequences of {self._length} steps and cannot be used for {length}: a prioritised "
-                "replayer is for one mini_batch_length."
+                "replayer is for one mini_batch_length. Keep that, or clear the memory (in a run that is resumed: set "
+                "checkpoint_replay=False)."
             )
         self._length = length
         starts, count, size = index.starts(length), index.count, self._max_length
@@ -197,6 +198,7 @@ class _Priorities:
     def clear(self, count: np.ndarray) -> None:
         """No sequence is there; those of steps before `count` never come back."""
         self.tree.clear()
+        self._length = None
         self._seen[:] = count
         self._begun[:] = count
 

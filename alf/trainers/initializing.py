@@ -14,7 +14,7 @@ from alf.trainers.checkpointing import CheckpointError, damage_of
 from alf.trainers.origins import Origin, origins
 
 # Names of attributes that hold optimisers and what training, explorations and target networks count by.
-_NO_WEIGHTS = ("_optimizers", "_iterations", "_seed", "_clock", "_env_steps", "_since")
+_NO_WEIGHTS = ("_optimizers", "_delayed_optimizer", "_iterations", "_seed", "_clock", "_env_steps", "_since")
 _SHOWN = 10
 
 

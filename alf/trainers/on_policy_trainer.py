@@ -15,8 +15,14 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
 
-# Settings of training in passes, or on samples.
-_OF_OTHERS = ("num_updates_per_train_step", "mini_batch_length", "mini_batch_size", "whole_replay_buffer_training")
+# Settings of training in passes, or on samples, and of what comes before it.
+_OF_OTHERS = (
+    "num_updates_per_train_step",
+    "mini_batch_length",
+    "mini_batch_size",
+    "whole_replay_buffer_training",
+    "initial_collect_steps",
+)
 
 
 @gin.configurable("on_policy_trainer", module="alf")

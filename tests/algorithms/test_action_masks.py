@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
+from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
@@ -368,6 +369,11 @@ def test_an_agent_normalises_what_is_named_and_leaves_the_mask_alone() -> None:
     floats = tf.nest.map_structure(lambda s: tf.TensorSpec(s.shape, tf.float32), obs)
     with pytest.raises(ValueError, match=r"would normalise the masks of actions too.*ObservationNormalizer.fields"):
         Agent(obs, act, lambda **_: algorithm_of("a2c"), observation_normalizer=ObservationNormalizer(floats))
+    encoder = EncodingNetwork(
+        floats, {name: tf.keras.layers.Dense(2) for name in obs}, tf.keras.layers.Add(), fc_layer_params=(2,)
+    )
+    with pytest.raises(ValueError, match="what the encoding_network gives, which has no masks of actions"):
+        Agent(obs, act, lambda **_: algorithm_of("a2c"), encoding_network=encoder)
     normalizer = ObservationNormalizer(floats, fields=["observation"])
     agent = Agent(obs, act, lambda **_: algorithm_of("a2c"), observation_normalizer=normalizer, optimizer=adam(1e-3))
     driver = SyncOffPolicyDriver(environment(8, 0), agent, 10, random_seed=1)

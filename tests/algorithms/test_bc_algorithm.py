@@ -12,9 +12,13 @@ from tf_agents.networks.sequential import Sequential
 
 from alf.algorithms.agent import Agent
 from alf.algorithms.bc_algorithm import BcAlgorithm
+from alf.algorithms.behavior import Behavior
+from alf.algorithms.behaviors import Behaviors
 from alf.data_structures import StepType
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.recording import record_episodes
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.grouped_rows import GroupedRows
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv, RNNPolicyUnittestEnv
 from alf.replay.dataset import Steps, write_dataset
 from alf.trainers.config import TrainerConfig
@@ -160,3 +164,14 @@ def test_recording_gives_up_where_episodes_do_not_end() -> None:
     algorithm = make(env, expert(env, 2))
     with pytest.raises(ValueError, match="Of 4 episodes, 2 ended in 6 steps"):
         record_episodes(algorithm, env, 4, max_steps_per_episode=3)
+
+
+def test_drivers_and_behaviors_refuse_what_does_not_act() -> None:
+    env = PolicyUnittestEnv(2, EPISODE, seed=0)
+    data = expert(env, 2)
+    with pytest.raises(ValueError, match="BcAlgorithm learns from what it is given and does not act: have a trainer"):
+        SyncOffPolicyDriver(env, make(env, data), unroll_length=4)
+    grouped = GroupedRows(env)
+    behavior = Behavior(lambda **_: make(env, data))
+    with pytest.raises(ValueError, match=r"behavior 'agent' is given to a BcAlgorithm, which .* does not act"):
+        Behaviors(*networks.specs_of(grouped), {"*": behavior})

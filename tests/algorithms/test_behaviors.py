@@ -150,6 +150,18 @@ def test_what_a_behavior_keeps_follows_from_how_it_is_trained(trainer, own, repl
     assert runner.replay_all().step_type.shape.num_elements() == held
 
 
+def test_behaviors_that_share_an_optimizer_are_refused():
+    """Each of its steps would count for both, and a schedule run twice as fast."""
+    optimizer = tf.keras.optimizers.legacy.Adam(1e-3)
+
+    def make_dqn(observation_spec, action_spec, debug_summaries):
+        return make("dqn", observation_spec, action_spec, optimizer=optimizer)
+
+    shared = Behavior(make_dqn)
+    with pytest.raises(ValueError, match="behaviors 'chaser' and 'runner' share one optimizer"):
+        _algorithm(_pursuit(1), lambda *specs: Behaviors(*specs, {"*": shared}))
+
+
 def test_training_one_behavior_leaves_all_variables_of_another_as_they_are():
     frozen = {**_PAIR, "chaser": dataclasses.replace(_PAIR["chaser"], trained=False)}
     algorithm, first = _train(_pursuit(), frozen)

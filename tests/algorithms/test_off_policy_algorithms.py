@@ -27,6 +27,7 @@ from alf.environments import create_environment
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
 from alf.trainers.building import build_algorithm
 from alf.trainers.config import TrainerConfig
+from alf.trainers.initializing import load_weights
 from alf.utils import external_configurables as external_configurables
 from alf.utils import gin_utils, rng
 from tests.algorithms.networks import specs_of
@@ -167,6 +168,20 @@ def test_td3_moves_actor_and_targets_at_every_second_update_only() -> None:
     finally:
         driver.stop()
     assert moved == [[False, True, False], [True, True, True]] * 2
+
+
+def test_td3_that_begins_with_the_weights_of_another_run_counts_from_0(tmp_path, caplog) -> None:
+    """With a clock of one kind taken along, and one of another not, targets moved where the actor did not."""
+    runs = [make("td3", *specs_of(environment("td3"))) for _ in range(2)]
+    driver = driver_of("td3", runs[0])
+    train(runs[0])
+    driver.stop()
+    with caplog.at_level("WARNING"):
+        load_weights(runs[1], tf.train.Checkpoint(algorithm=runs[0]).save(str(tmp_path / "ckpt")))
+    assert "Not taken" not in caplog.text
+    assert [v.name for v in runs[1].variables if v.dtype.is_integer and v.numpy().any()] == []
+    for mine, other in zip(runs[1].trainable_variables, runs[0].trainable_variables, strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 def test_td3_needs_two_optimizers() -> None:

@@ -99,6 +99,8 @@ def test_a_recurrent_state_counts_but_for_first_steps() -> None:
     plain, given = (get_predictions(algorithm, X, "value", state=s, step_type=step_type).numpy() for s in (None, state))
     np.testing.assert_allclose(plain[[0, 2]], given[[0, 2]], atol=1e-6)
     assert (np.abs(plain - given)[[1, 3, 4]] > 1e-5).all()
+    untold = get_predictions(algorithm, X, "value", state=state)
+    np.testing.assert_allclose(untold.numpy()[[1, 3]], given[[1, 3]], atol=1e-6)
 
 
 def test_a_cloned_policy_has_probabilities() -> None:

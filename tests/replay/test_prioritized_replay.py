@@ -89,6 +89,10 @@ def test_another_length_is_refused() -> None:
     replayer.view(2)
     with pytest.raises(ValueError, match="of sequences of 2 steps and cannot be used for 3"):
         replayer.view(3)
+    replayer.clear()
+    observe(replayer, 0, 6)
+    assert replayer.view(3).count is not None
+    assert replayer.num_sequences(3) == 4
 
 
 def test_a_loss_without_priorities_is_refused() -> None:

@@ -50,11 +50,11 @@ def _watch(trainer):
     return seen
 
 
-def _prefer_action_0(trainer):
+def _prefer_action(action, trainer):
     weights = trainer.algorithm.trainable_variables
     bias = [w for w in weights if w.shape == [2]]
     assert len(bias) == 1
-    bias[0].assign([100.0, -100.0])
+    bias[0].assign([-100.0, 100.0] if action else [100.0, -100.0])
 
 
 def test_improve_runs_the_schedule(small_config):
@@ -110,7 +110,7 @@ def test_heatup_at_random_or_by_the_policy_trains_nothing(trainer_class, small_c
         root = str(tmp_path / str(by_policy))
         with small_config(trainer_class, root_dir=root, schedule=schedule).create_trainer() as trainer:
             seen = _watch(trainer)
-            _prefer_action_0(trainer)
+            _prefer_action(0, trainer)
             before = [v.numpy() for v in trainer.algorithm.variables]
             done = trainer.heatup(EnvironmentSteps(80))
             assert tuple(done) == _totals(trainer, Phase.HEATUP)[:2]
@@ -217,6 +217,17 @@ def test_stop_conditions_end_training(small_config, caplog):
     assert again._evaluations.history.all == trainer._evaluations.history.all
 
 
+def test_the_success_rate_is_that_of_the_last_evaluation(small_config):
+    rates = []
+    with small_config(SyncOffPolicyTrainer, reward_success_threshold=5.0).create_trainer() as trainer:
+        trainer.initialize()
+        for action in (1, 0):
+            _prefer_action(action, trainer)
+            trainer.evaluate(EnvironmentEpisodes(4))
+            rates.append(trainer.get_success_rate())
+    assert rates == [1.0, 0.0]
+
+
 def test_another_schedule_for_a_live_run(small_config):
     with small_config(SyncOffPolicyTrainer, num_iterations=2).create_trainer() as trainer:
         trainer.improve()
@@ -268,7 +279,7 @@ def test_heatup_of_the_asynchronous_driver(small_config, mode, actors, by_policy
     schedule = Schedule("40 env_steps", heatup_using_network_decisions=by_policy, improve_steps="9 training_steps")
     with small_config(AsyncOffPolicyTrainer, schedule=schedule).create_trainer() as trainer:
         seen = _watch(trainer)
-        _prefer_action_0(trainer)
+        _prefer_action(0, trainer)
         before = [v.numpy() for v in trainer.algorithm.variables]
         done = trainer.heatup(EnvironmentSteps(40))
         for old, new in zip(before, trainer.algorithm.variables, strict=True):

@@ -254,8 +254,11 @@ def test_unused_bindings_warn_or_fail(small_config, tmp_path):
 
 
 def test_the_on_policy_trainer_tells_of_settings_that_it_has_not(small_config, tmp_path, caplog):
-    given = {"num_updates_per_train_step": 10, "mini_batch_size": 2}
-    said = "without num_updates_per_train_step=10, mini_batch_length=1, mini_batch_size=2: sync_off_policy_trainer has them"
+    given = {"num_updates_per_train_step": 10, "mini_batch_size": 2, "initial_collect_steps": 9}
+    said = (
+        "without num_updates_per_train_step=10, mini_batch_length=1, mini_batch_size=2, initial_collect_steps=9: "
+        "sync_off_policy_trainer has them"
+    )
     small_config(OnPolicyTrainer, num_iterations=1, root_dir=str(tmp_path / "a"), **given).create_trainer().train()
     assert said in caplog.text
     strict = small_config(OnPolicyTrainer, root_dir=str(tmp_path / "b"), strict=True, **given).create_trainer()
