@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -55,14 +56,28 @@ def judge(algorithm: RLAlgorithm, steps: Steps, epsilon_greedy: float = 0.0) -> 
     stateless = is_stateless(algorithm.train_state_spec)
     found: list[np.ndarray] = []
     state: Nest = zeros_from_spec(algorithm.train_state_spec, int(np.sum(steps.step_type == StepType.FIRST)))
-    for rows in _batches(count) if stateless else _side_by_side(steps.step_type):
-        time_step, action = tf.nest.map_structure(lambda x, rows=rows: tf.gather(x, rows), (time_steps, steps.action))
-        *said, state = function(time_step, action, state)
-        if not found:
-            found = [np.zeros(count, np.float32) for _ in said]
-        for column, part in zip(found, said, strict=True):
-            column[rows] = part
+    with _all_remembering(algorithm):
+        for rows in _batches(count) if stateless else _side_by_side(steps.step_type):
+            time_step, action = tf.nest.map_structure(
+                lambda x, rows=rows: tf.gather(x, rows), (time_steps, steps.action)
+            )
+            *said, state = function(time_step, action, state)
+            if not found:
+                found = [np.zeros(count, np.float32) for _ in said]
+            for column, part in zip(found, said, strict=True):
+                column[rows] = part
     return Judged(*found, *[None] * (3 - len(found)))
+
+
+@contextlib.contextmanager
+def _all_remembering(algorithm: RLAlgorithm) -> Iterator[None]:
+    """Has acting bring all networks forward: those that only give values are otherwise left where they are."""
+    before = algorithm.use_rollout_state
+    algorithm.use_rollout_state = True
+    try:
+        yield
+    finally:
+        algorithm.use_rollout_state = before
 
 
 def _batches(count: int) -> Iterator[np.ndarray]:

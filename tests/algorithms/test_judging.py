@@ -21,6 +21,7 @@ from alf.environments.testing import CountingEnvironment
 from alf.replay.dataset import Steps, read_dataset, write_dataset
 from tests.algorithms.networks import feed_forward, recurrent, specs_of
 from tests.algorithms.off_policy import adam, make
+from tests.algorithms.recurrent_off_policy import make as make_recurrent
 from tests.algorithms.test_action_masks import algorithm_of
 
 OBS = tensor_spec.TensorSpec([2], tf.float32)
@@ -132,6 +133,27 @@ def test_what_is_remembered_is_of_the_same_episode() -> None:
         chance.append(float(tf.nn.softmax(logits)[steps.action[end]]))
         value.append(float(algorithm._value_network(seen, step_type=step_type, network_state=())[0][0, -1]))
     expect(judge(algorithm, steps, 1.0), chance, value)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_critics_remember_whether_their_states_are_recorded_or_not(recorded: bool) -> None:
+    tf.keras.utils.set_random_seed(0)
+    algorithm = make_recurrent("discrete_sac", OBS, CHOICE)
+    algorithm.use_rollout_state = recorded
+    for critic in algorithm._critic_networks:
+        for variable in critic.trainable_variables:
+            variable.assign(3.0 * variable)
+    steps = steps_of(choices())
+    expected = []
+    for end in range(COUNT):
+        begin = max(i for i in range(end + 1) if STEP_TYPE[i] == 0)
+        seen = tf.constant(steps.observation[begin : end + 1])[tf.newaxis]
+        step_type = tf.constant(STEP_TYPE[begin : end + 1])[tf.newaxis]
+        values = [c(seen, step_type=step_type, network_state=())[0][0, -1] for c in algorithm._critic_networks]
+        expected.append(float(tf.minimum(*values)[steps.action[end]]))
+    judged: Any = judge(algorithm, steps, 1.0)
+    np.testing.assert_allclose(judged.q_value, expected, rtol=1e-4, atol=1e-5)
+    assert algorithm.use_rollout_state is recorded
 
 
 def test_a_cloned_policy_remembers_too() -> None:
