@@ -195,15 +195,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
           num_envs: single environments in total; the other sizes are the driver's, for replayers that need them.
 
         Raises:
-          ValueError: there is none of this name, observations are not of the kind that it needs, or this algorithm does not
-            act.
+          ValueError: there is none of this name, observations are not of the kind that it needs, or nothing acts.
         """
         del num_actors, unroll_length, learn_queue_cap
         if not self.acts:
-            raise ValueError(
-                f"{self.name} learns from what it is given and does not act: have a trainer, or its own `train`, train it, "
-                "without a driver."
-            )
+            raise ValueError(f"{self.name} learns from what it is given and does not act: train it without a driver.")
         held = self._volatile
         name = held.default_replayer if exp_replayer is None else exp_replayer
         key = (name, num_envs, self.use_rollout_state)

@@ -55,6 +55,11 @@ class OffPolicyTrainer(Trainer):
                     f"A {type(use.memory).__name__} chooses the samples that are learned from, and TrainerConfig."
                     "whole_replay_buffer_training=True learns from everything: set it to False."
                 )
+            elif use.memory.buffer.max_length % use.length:
+                raise ValueError(
+                    f"A memory of ReplayBuffer.max_length={use.memory.buffer.max_length} steps, learned from as a whole, "
+                    f"cannot be cut into sequences of mini_batch_length={use.length}: make it a multiple."
+                )
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.

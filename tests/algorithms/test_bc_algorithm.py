@@ -169,7 +169,7 @@ def test_recording_gives_up_where_episodes_do_not_end() -> None:
 def test_drivers_and_behaviors_refuse_what_does_not_act() -> None:
     env = PolicyUnittestEnv(2, EPISODE, seed=0)
     data = expert(env, 2)
-    with pytest.raises(ValueError, match="BcAlgorithm learns from what it is given and does not act: have a trainer"):
+    with pytest.raises(ValueError, match="BcAlgorithm learns from what it is given and does not act: train it without"):
         SyncOffPolicyDriver(env, make(env, data), unroll_length=4)
     grouped = GroupedRows(env)
     behavior = Behavior(lambda **_: make(env, data))

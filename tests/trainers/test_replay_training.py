@@ -221,6 +221,18 @@ def test_whole_batches_too_short_for_the_targets_are_said_at_once(
 
 
 @TRAINERS
+def test_a_memory_that_cannot_be_cut_into_sequences_is_said_at_once(trainer_class, replay_config):
+    """Not when it is full."""
+    gin.bind_parameter("ReplayBuffer.max_length", 20)
+    trainer = on_whole_batches(
+        replay_config, trainer_class, unroll_length=8, mini_batch_length=8, clear_replay_buffer=False
+    )
+    with pytest.raises(ValueError, match=r"ReplayBuffer\.max_length=20 .* sequences of mini_batch_length=8: make it a"):
+        trainer.train()
+    assert not trainer.initialized, "what is wrong is the configuration"
+
+
+@TRAINERS
 @pytest.mark.parametrize(("unroll_length", "mini_batch_length"), [(3, None), (6, 3)])
 def test_whole_batches_just_long_enough_for_the_targets_are_learned_from(
     trainer_class, replay_config, unroll_length, mini_batch_length
