@@ -181,14 +181,16 @@ class Behaviors(OffPolicyAlgorithm):
 
     @property
     def burn_in_length(self) -> int:
-        """See `OffPolicyAlgorithm`; that of all behaviors."""
+        """See `OffPolicyAlgorithm`; that of the behaviors that are recurrent, where one is."""
         return self._volatile.burn_in_length
 
     @burn_in_length.setter
     def burn_in_length(self, steps: int) -> None:
         self._volatile.burn_in_length = steps
+        recurrent = [p.algorithm for p in self._parts if not is_stateless(p.algorithm.learning_state_spec)]
         for part in self._parts:
-            part.algorithm.burn_in_length = steps
+            # Where none is, each says that it has no use for it.
+            part.algorithm.burn_in_length = steps if part.algorithm in recurrent or not recurrent else 0
 
     def set_learners(self, count: int) -> None:
         """See `OffPolicyAlgorithm`; all behaviors are trained so."""

@@ -20,6 +20,7 @@ from alf.environments.utils import create_environment
 from alf.replay.experience_replayer import OnetimeExperienceReplayer
 from alf.replay.uniform_replay import UniformReplay
 from tests.algorithms.off_policy import make
+from tests.algorithms.recurrent_off_policy import make as make_recurrent
 from tests.algorithms.test_action_masks import algorithm_of as masked_algorithm
 from tests.algorithms.test_action_masks import environment as masked_environment
 from tests.trainers.small_run import make_algorithm
@@ -148,6 +149,25 @@ def test_what_a_behavior_keeps_follows_from_how_it_is_trained(trainer, own, repl
     runner = algorithm.by_name["runner"].exp_replayer
     assert isinstance(runner, replayer)
     assert runner.replay_all().step_type.shape.num_elements() == held
+
+
+def test_a_burn_in_is_of_the_behaviors_that_are_recurrent():
+    def dqn(observation_spec, action_spec, debug_summaries):
+        return make_recurrent("dqn", observation_spec, action_spec)
+
+    samples = {"whole_replay_buffer_training": False, "mini_batch_size": 4, "mini_batch_length": 4}
+    env = _pursuit()
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, {**_PAIR, "runner": Behavior(dqn, **samples)}))
+    algorithm.burn_in_length = 2
+    assert [algorithm.by_name[name].burn_in_length for name in ("chaser", "runner")] == [0, 2]
+    algorithm.set_default_replayer({})
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, random_seed=11)
+    try:
+        driver.run()
+        # All of the chasers' steps, and of each sampled sequence the one between the burn-in and the last.
+        assert algorithm.train() == 4 * 3 * 8 + 4
+    finally:
+        driver.stop()
 
 
 def test_behaviors_that_share_an_optimizer_are_refused():
