@@ -13,8 +13,12 @@ from alf.trainers.checkpoint_objects import StoredObjects, variables_below
 from alf.trainers.checkpointing import CheckpointError, damage_of
 from alf.trainers.origins import Origin, origins
 
-# Names of attributes that hold optimisers and what training, explorations and target networks count by.
-_NO_WEIGHTS = ("_optimizers", "_delayed_optimizer", "_iterations", "_seed", "_clock", "_env_steps", "_since")
+# Names of attributes that hold optimisers and what training, explorations and target networks count by; of alf, and of
+# the agents of TF-Agents.
+_NO_WEIGHTS = (
+    *("_optimizers", "_delayed_optimizer", "_iterations", "_seed", "_clock", "_env_steps", "_since"),
+    *("_optimizer", "_actor_optimizer", "_critic_optimizer", "_alpha_optimizer", "_train_step_counter", "_counter"),
+)
 _SHOWN = 10
 
 

@@ -30,6 +30,7 @@ from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
+from alf.trainers.initializing import load_weights
 from alf.utils import rng
 from alf.utils.action_masks import split_mask
 from tests.algorithms.networks import specs_of
@@ -299,6 +300,19 @@ def test_everything_of_the_agent_comes_back_from_a_checkpoint(name: str, tmp_pat
                 expected = kept.get_slot(mine, slot).numpy()
                 np.testing.assert_array_equal(expected, restored.get_slot(other, slot).numpy())
         assert any(kept.get_slot(v, "v").numpy().any() for v in variables[0])
+
+
+@pytest.mark.parametrize("name", ["dqn", "td3", "sac"])
+def test_it_begins_with_the_weights_of_another_run_and_counts_from_0(name: str, tmp_path: pathlib.Path, caplog) -> None:
+    source, new = trained_on_samples(name), wrapped(name, *specs_of(environment(name, 2, 0)))
+    new.build_optimizers()
+    with caplog.at_level("WARNING"):
+        load_weights(new, tf.train.Checkpoint(algorithm=source).save(str(tmp_path / "ckpt")))
+    assert "Not taken" not in caplog.text
+    policies = [a.agent.collect_policy.variables() for a in (new, source)]
+    assert all((a.numpy() == b.numpy()).all() for a, b in zip(*policies, strict=True) if a.dtype.is_floating)
+    assert [v.name for v in new.variables if v.dtype.is_integer and v.numpy().any()] == []
+    assert new.updates_made() == 0 < source.updates_made()
 
 
 def test_building_trains_nothing_and_each_agent_counts_for_itself() -> None:
