@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 
+from absl import logging
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
@@ -52,3 +54,34 @@ def algorithm_ctor(config: TrainerConfig) -> Callable[..., OffPolicyAlgorithm]:
         state = "is not set" if config.algorithm_ctor is None else f"is {config.algorithm_ctor!r}"
         raise ValueError(f"TrainerConfig.algorithm_ctor {state}: bind it to an algorithm, such as @Agent.")
     return config.algorithm_ctor
+
+
+def tell_of_no_effect(config: TrainerConfig, names: Sequence[str], why: str, instead: str) -> None:
+    """Warns of settings that are not as usual, and that a trainer does nothing with; an error in strict mode.
+
+    Args:
+      config: the settings.
+      names: of the settings.
+      why: what the trainer does.
+      instead: what has them.
+
+    Raises:
+      ValueError: there are some, and `strict` is set.
+    """
+    usual = inspect.signature(TrainerConfig).parameters
+    given = {name: getattr(config, name) for name in names}
+    unused = ", ".join(f"{name}={value}" for name, value in given.items() if value != usual[name].default)
+    if not unused:
+        return
+    message = f"{why}, without {unused}: {instead} has them."
+    if config.strict:
+        raise ValueError(message)
+    logging.warning("%s", message)
+
+
+def tell_of_one_environment(config: TrainerConfig) -> None:
+    """As `tell_of_no_effect`, of `num_envs` where a trainer has one batched environment."""
+    why = (
+        "A trainer that collects in turns steps one batched environment of create_environment.num_parallel_environments"
+    )
+    tell_of_no_effect(config, ["num_envs"], why, "async_off_policy_trainer")

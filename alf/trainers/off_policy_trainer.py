@@ -25,6 +25,7 @@ from alf.replay.experience_replayer import ReplayTooSmallError
 from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.trainers import remote, remote_environments
+from alf.trainers.building import tell_of_one_environment
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
 from alf.trainers.remote_evaluation import RemoteEvaluation
@@ -195,6 +196,7 @@ class SyncOffPolicyTrainer(OffPolicyTrainer):
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()
+        tell_of_one_environment(self._config)
         self._steps_per_run = self._config.unroll_length * envs[0].batch_size
         return SyncOffPolicyDriver(
             envs[0], self.algorithm, unroll_length=self._config.unroll_length, random_seed=random_seed

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-
 import gin
-from absl import logging
 
 from alf import _tf
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
 from alf.drivers.on_policy_driver import OnPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.trainers.building import tell_of_no_effect, tell_of_one_environment
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
 
@@ -35,7 +33,13 @@ class OnPolicyTrainer(Trainer):
         super().__init__(config)
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
-        self._tell_of_settings_without_effect()
+        tell_of_no_effect(
+            self._config,
+            _OF_OTHERS,
+            "on_policy_trainer makes one update of all that it has collected",
+            "sync_off_policy_trainer",
+        )
+        tell_of_one_environment(self._config)
         return OnPolicyDriver(
             envs[0], self.algorithm, train_interval=self._config.unroll_length, random_seed=random_seed
         )
@@ -51,18 +55,3 @@ class OnPolicyTrainer(Trainer):
         driver = self.driver
         assert isinstance(driver, OnPolicyDriver)
         return driver.gather(at_random)
-
-    def _tell_of_settings_without_effect(self) -> None:
-        """Warns of settings of other trainers; an error in strict mode."""
-        usual = inspect.signature(TrainerConfig).parameters
-        given = {name: getattr(self._config, name) for name in _OF_OTHERS}
-        unused = ", ".join(f"{name}={value}" for name, value in given.items() if value != usual[name].default)
-        if not unused:
-            return
-        message = (
-            f"on_policy_trainer makes one update of all that it has collected, without {unused}: sync_off_policy_trainer has "
-            "them."
-        )
-        if self._config.strict:
-            raise ValueError(message)
-        logging.warning("%s", message)

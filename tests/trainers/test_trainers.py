@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import gin
 import numpy as np
@@ -248,7 +249,9 @@ def test_environments_are_closed_when_building_fails(small_config, monkeypatch):
 def test_unused_bindings_warn_or_fail(small_config, tmp_path):
     gin.parse_config("OnPolicyDriver.train_interval = 5")
     small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "warns")).create_trainer().train()
-    strict = small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "fails"), strict=True).create_trainer()
+    strict = small_config(
+        SyncOffPolicyTrainer, root_dir=str(tmp_path / "fails"), strict=True, num_envs=1
+    ).create_trainer()
     with pytest.raises(GinConfigError, match=r"OnPolicyDriver\.train_interval"):
         strict.train()
 
@@ -264,6 +267,22 @@ def test_the_on_policy_trainer_tells_of_settings_that_it_has_not(small_config, t
     strict = small_config(OnPolicyTrainer, root_dir=str(tmp_path / "b"), strict=True, **given).create_trainer()
     with pytest.raises(ValueError, match=said):
         strict.train()
+
+
+def test_several_batched_environments_of_a_trainer_with_one_are_told(small_config, tmp_path, caplog):
+    said = "steps one batched environment of .*, without num_envs=2: async_off_policy_trainer has them"
+    for trainer_class in (SyncOffPolicyTrainer, OnPolicyTrainer):
+        caplog.clear()
+        config = small_config(trainer_class, num_iterations=1, root_dir=str(tmp_path / trainer_class.__name__))
+        config.create_trainer().train()
+        assert re.search(said, caplog.text)
+    with pytest.raises(ValueError, match=said):
+        small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "strict"), strict=True).create_trainer().train()
+    caplog.clear()
+    settings = {"num_iterations": 1, "root_dir": str(tmp_path / "one")}
+    small_config(SyncOffPolicyTrainer, **settings, num_envs=1).create_trainer().train()
+    small_config(AsyncOffPolicyTrainer, **{**settings, "root_dir": str(tmp_path / "two")}).create_trainer().train()
+    assert "num_envs" not in caplog.text
 
 
 def test_algorithm_must_be_set(small_config):
