@@ -180,8 +180,8 @@ class _Filling:
                 f"The replay memory{whose} never holds mini_batch_size={use.size} sequences of mini_batch_length="
                 f"{use.length} steps: it came to {self._most}, and {self._since} more steps, over twice the {memory} that "
                 f"it keeps, brought none, since {why}its streams have gaps (as where AsyncOffPolicyDriver.max_policy_lag "
-                "drops segments). Raise unroll_length, max_policy_lag or ReplayBuffer.max_length, or lower "
-                "mini_batch_length or mini_batch_size."
+                "drops segments, or a transform of steps draws random numbers). Raise unroll_length, max_policy_lag or "
+                "ReplayBuffer.max_length, or lower mini_batch_length or mini_batch_size."
             )
 
 
