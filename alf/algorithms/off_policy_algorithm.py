@@ -195,15 +195,15 @@ class OffPolicyAlgorithm(RLAlgorithm):
           num_envs: single environments in total; the other sizes are the driver's, for replayers that need them.
 
         Raises:
-          ValueError: there is none of this name, observations are not of the kind that it needs, or nothing acts.
+          ValueError: there is none of this name, observations are not of the kind that it needs, or it brings its own.
         """
         del num_actors, unroll_length, learn_queue_cap
-        if not self.acts:
-            raise ValueError(f"{self.name} learns from what it is given and does not act: train it without a driver.")
         held = self._volatile
         name = held.default_replayer if exp_replayer is None else exp_replayer
         key = (name, num_envs, self.use_rollout_state)
         if held.replayer is not None:
+            if not held.replayer_key:
+                raise ValueError(f"{self.name} learns from what it is given and does not act: train it without a driver.")
             if key == held.replayer_key and isinstance(held.replayer, UniformReplay):
                 held.replayer.end_streams()
                 return
