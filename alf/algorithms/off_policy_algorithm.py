@@ -203,7 +203,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
         key = (name, num_envs, self.use_rollout_state)
         if held.replayer is not None:
             if not held.replayer_key:
-                raise ValueError(f"{self.name} learns from what it is given and does not act: train it without a driver.")
+                raise ValueError(
+                    f"{self.name} learns from what it is given and does not act: train it without a driver."
+                )
             if key == held.replayer_key and isinstance(held.replayer, UniformReplay):
                 held.replayer.end_streams()
                 return

@@ -6,8 +6,11 @@ import contextlib
 import glob
 import logging as std_logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from absl import app, flags, logging
 
@@ -69,15 +72,40 @@ def run(body: Callable[[], int | None]) -> int:
       wrong; 130 after Ctrl-C.
     """
     _starting.started()
+    with _noting_interrupts() as interrupts:
+        try:
+            return body() or 0
+        except (KeyboardInterrupt, Exception) as e:
+            # Libraries in C make other errors of a KeyboardInterrupt that comes while they are at work.
+            if isinstance(e, KeyboardInterrupt) or interrupts:
+                logging.debug("It came from here:", exc_info=e)
+                logging.warning("Interrupted.")
+                return INTERRUPTED
+            if not isinstance(e, _told_errors()):
+                raise
+            logging.debug("It came from here:", exc_info=e)
+            logging.error("%s", e)
+            return MISTAKE
+
+
+@contextlib.contextmanager
+def _noting_interrupts() -> Iterator[list[int]]:
+    """Has SIGINT, where it raises KeyboardInterrupt, be noted as well."""
+    noted: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        return body() or 0
-    except KeyboardInterrupt:
-        logging.warning("Interrupted.")
-        return INTERRUPTED
-    except _told_errors() as e:
-        logging.debug("It came from here:", exc_info=e)
-        logging.error("%s", e)
-        return MISTAKE
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _told_errors() -> tuple[type[BaseException], ...]:

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from alf.bin import train
+from alf.bin import command_line, train
 from alf.trainers.run_index import RunIndex
 from tests.bin.running import ROOT, SMALL, read_until, run_here, start
 
@@ -246,6 +246,23 @@ def test_ctrl_c_while_starting_is_one_line(tmp_path):
     read_until(building, "this run uses")
     _interrupted(building, 130, "Interrupted.")
     assert not os.listdir(tmp_path)
+
+
+def test_an_interrupt_that_a_library_makes_another_error_of_is_one():
+    def body():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise SystemError("returned a result with an exception set") from None
+
+    def failing():
+        raise SystemError("of its own")
+
+    assert command_line.run(body) == 130
+    with pytest.raises(SystemError, match="of its own"):
+        command_line.run(failing)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_sigterm_while_building_leaves_no_process(tmp_path):
