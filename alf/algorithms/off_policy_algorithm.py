@@ -441,7 +441,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
         rows = exp._replace(bootstrap=(), state=())
         if is_stateless(self.learning_state_spec):
             looked_at = self.rows_only_looked_at if extended else 0
-            return minibatch.map_apart(lambda e: self.train_step(e, self._no_state()).info, rows, looked_at)
+            nothing = zeros_from_spec(self.learning_state_spec, 1)
+            return minibatch.map_apart(lambda e: self.train_step(e, nothing).info, rows, looked_at)
         return minibatch.scan(self.train_step, rows, self._first_state(exp) if state is None else state)
 
     def _first_state(self, exp: Experience) -> Nest:
@@ -457,9 +458,6 @@ class OffPolicyAlgorithm(RLAlgorithm):
             return exp, None
         first, rest = (tf.nest.map_structure(f, exp) for f in (lambda x: x[:steps], lambda x: x[steps:]))
         return rest, minibatch.last_state(self.train_step, first._replace(state=()), self._first_state(exp))
-
-    def _no_state(self) -> Nest:
-        return zeros_from_spec(self.learning_state_spec, 1)
 
     def _train_metrics(
         self, loss_info: LossInfo, grads_and_vars: list[tuple[tf.Tensor, tf.Variable]], valid: tf.Tensor
