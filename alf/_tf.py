@@ -108,8 +108,8 @@ logging.getLogger("tensorflow").setLevel(logging.ERROR)
 # Idle threads of the pool look for work of the others, so that a larger pool is slower: on two processors 12 threads
 # learned 105k to 118k steps/s, 4 threads 125k to 174k.
 _FREE_INTER_OP = 2
-# Whether the pool has the size that alf gave it unasked.
-_unasked = False
+# The size that alf gave the pool unasked; None where it was asked for.
+_unasked: int | None = None
 
 
 def default_inter_op() -> int:
@@ -138,7 +138,7 @@ def configure_threads(intra_op: int | None = None, inter_op: int | None = None) 
     """
     global _unasked
     threading = tf.config.threading
-    _unasked = inter_op is None
+    _unasked = default_inter_op() if inter_op is None else None
     try:
         threading.set_intra_op_parallelism_threads(1 if intra_op is None else intra_op)
         threading.set_inter_op_parallelism_threads(default_inter_op() if inter_op is None else inter_op)
@@ -155,7 +155,8 @@ def leave_no_thread_free() -> None:
 
     For a learner that nothing runs beside: more operations at a time than processors get in each other's way.
     """
-    if not _unasked:
+    # A program may have set it itself since.
+    if tf.config.threading.get_inter_op_parallelism_threads() != _unasked:
         return
     threads = max(2, _processors())
     try:

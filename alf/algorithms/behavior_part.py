@@ -14,7 +14,9 @@ from alf.algorithms.behavior import DROP, Behavior
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, Nest
 from alf.environments.agents import Slots
+from alf.replay.memory_use import MemoryUse
 from alf.replay.uniform_replay import UniformReplay
+from alf.utils.common import is_stateless
 from alf.utils.tracing import Traced
 
 
@@ -95,6 +97,30 @@ class Part:
     def _samples(self) -> bool:
         return isinstance(self.algorithm.exp_replayer, UniformReplay)
 
+    @property
+    def takes_burn_in(self) -> bool:
+        """Whether it learns a recurrent network, and nothing says that it does so from everything."""
+        behavior = self.behavior
+        samples = behavior.trained and behavior.whole_replay_buffer_training is not True
+        return samples and not is_stateless(self.algorithm.learning_state_spec)
+
+    def memory_uses(self, arguments: Mapping[str, Any]) -> list[MemoryUse]:
+        """What `train` draws from its memories, of which there is one at most; `arguments` as there.
+
+        Raises:
+          ValueError: all is to be learned from that a memory holds of streams of different lengths.
+        """
+        if not self.behavior.trained:
+            return []
+        uses = self.algorithm.memory_uses(self.behavior.train_arguments(arguments)).values()
+        if self.joins and any(use.size is None for use in uses):
+            raise ValueError(
+                f"The behavior {self.name!r} has streams of different lengths, since its agents come and go or its steps are "
+                f"dropped, and cannot learn from all that its memory holds: set {self.name}/Behavior."
+                "whole_replay_buffer_training=False, or leave out its exp_replayer and clear_replay_buffer."
+            )
+        return [use._replace(slots=self.slots.count) for use in uses]
+
     def train(self, arguments: Mapping[str, Any]) -> int:
         """Trains on what there is, if it is enough; the steps trained on.
 
@@ -106,7 +132,7 @@ class Part:
         chosen = self.behavior.train_arguments(arguments)
         fresh, self._fresh = self._fresh, False
         if self._samples or not self.joins:
-            ready = all(use.has_minibatch for use in self.algorithm.memory_uses(chosen).values())
+            ready = all(use.has_minibatch for use in self.memory_uses(arguments))
             return self.algorithm.train(**chosen) if fresh and ready else 0
         steps = 0
         while (taken := self._processor.take(self._batch)) is not None:

@@ -13,11 +13,12 @@ import tensorflow as tf
 from alf.algorithms.agent_rows import idle_rows, merged, of_slots, one_of, rows_of, split
 from alf.algorithms.behavior import Behavior, choose, make
 from alf.algorithms.behavior_part import Part
-from alf.algorithms.off_policy_algorithm import MemoryUse, OffPolicyAlgorithm
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Experience, Nest, PolicyStep
 from alf.environments.agents import OBSERVATION, REWARD, slots_of
 from alf.metrics.agent_episodes import UNSHAPED_REWARD
+from alf.replay.memory_use import MemoryUse
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import common, nest_utils
 from alf.utils.common import broadcast_mask, is_stateless
@@ -85,7 +86,7 @@ class Behaviors(OffPolicyAlgorithm):
         for key, count in slots.items():
             spec = one_of(observation_spec[key][OBSERVATION]), one_of(action_spec[key])
             parts.append(Part(key, chosen[key], make(key, chosen[key], *spec, debug_summaries), count))
-        _check_optimizers(parts)
+        _check_optimizers([part for part in parts if part.behavior.trained])
         # Set before the base, whose constructor calls setters that need it.
         self._held = _Held(parts)
         super().__init__(
@@ -120,13 +121,12 @@ class Behaviors(OffPolicyAlgorithm):
         return {name: memory for name, child in self.trained.items() for memory in child.memories().values()}
 
     def memory_uses(self, arguments: Mapping[str, Any]) -> dict[str | None, MemoryUse]:
-        """See `OffPolicyAlgorithm`; each behavior with the arguments that it sets itself."""
-        return {
-            p.name: use._replace(slots=p.slots.count)
-            for p in self._parts
-            if p.behavior.trained
-            for use in p.algorithm.memory_uses(p.behavior.train_arguments(arguments)).values()
-        }
+        """See `OffPolicyAlgorithm`; each behavior with the arguments that it sets itself.
+
+        Raises:
+          ValueError: all is to be learned from that a memory holds of streams of different lengths.
+        """
+        return {p.name: use for p in self._parts for use in p.memory_uses(arguments)}
 
     def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
         """See `OffPolicyAlgorithm`; the updates of all behaviors are one number, so they must agree."""
@@ -181,16 +181,16 @@ class Behaviors(OffPolicyAlgorithm):
 
     @property
     def burn_in_length(self) -> int:
-        """See `OffPolicyAlgorithm`; that of the behaviors that are recurrent, where one is."""
+        """See `OffPolicyAlgorithm`; that of the behaviors that learn recurrent networks from samples, where one does."""
         return self._volatile.burn_in_length
 
     @burn_in_length.setter
     def burn_in_length(self, steps: int) -> None:
         self._volatile.burn_in_length = steps
-        recurrent = [p.algorithm for p in self._parts if not is_stateless(p.algorithm.learning_state_spec)]
+        users = [p for p in self._parts if p.takes_burn_in]
         for part in self._parts:
             # Where none is, each says that it has no use for it.
-            part.algorithm.burn_in_length = steps if part.algorithm in recurrent or not recurrent else 0
+            part.algorithm.burn_in_length = steps if part in users or not users else 0
 
     def set_learners(self, count: int) -> None:
         """See `OffPolicyAlgorithm`; all behaviors are trained so."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -18,6 +18,7 @@ from alf.networks.calling import learning
 from alf.replay.creating import create_replayer
 from alf.replay.experience_replayer import ExperienceReplayer
 from alf.replay.hindsight_replay import HindsightReplay
+from alf.replay.memory_use import MemoryUse
 from alf.replay.sampling import View
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import nest_utils, rng
@@ -39,27 +40,6 @@ class _Volatile:
     metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     train_secs: float = 0.0
     learners: Learners | None = None
-
-
-class MemoryUse(NamedTuple):
-    """What training draws from a memory.
-
-    Attributes:
-      memory: which it is.
-      size: sequences of a minibatch; None where all that is held is trained on.
-      length: their steps.
-      slots: streams that it has of each single environment.
-    """
-
-    memory: UniformReplay
-    size: int | None
-    length: int
-    slots: int = 1
-
-    @property
-    def has_minibatch(self) -> bool:
-        """Whether there is one to draw, or anything to train on; raises ReplayTooSmallError where there never will be."""
-        return self.memory.total_steps > 0 if self.size is None else self.memory.can_sample(self.size, self.length)
 
 
 def _given(size: int | None, length: int | None) -> tuple[int, int]:
@@ -104,11 +84,12 @@ class OffPolicyAlgorithm(RLAlgorithm):
           ValueError: it would draw samples of a size that is not given, or too short for the burn-in and the targets.
         """
         size, length = arguments.get("mini_batch_size"), arguments.get("mini_batch_length")
+        kept = not arguments.get("clear_replay_buffer", True)
         if arguments.get("whole_replay_buffer_training", True):
-            return {name: MemoryUse(memory, None, length or 1) for name, memory in self.memories().items()}
+            return {name: MemoryUse(memory, None, length or 1, kept=kept) for name, memory in self.memories().items()}
         size, length = _given(size, length)
         self._check_length(length)
-        return {name: MemoryUse(memory, size, length) for name, memory in self.memories().items()}
+        return {name: MemoryUse(memory, size, length, kept=kept) for name, memory in self.memories().items()}
 
     def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
         """How many steps of an environment an update of `train`, called with `arguments`, samples from what is kept.

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
@@ -41,6 +42,9 @@ _TOLD = (
     ("alf.export.policy", "ExportError"),
     ("alf.replay.experience_replayer", "ReplayTooSmallError"),
 )
+
+# An interrupted command may close environments before its error comes out.
+_SECONDS_TO_UNWIND = 10.0
 
 
 class UsageError(ValueError):
@@ -76,8 +80,7 @@ def run(body: Callable[[], int | None]) -> int:
         try:
             return body() or 0
         except (KeyboardInterrupt, Exception) as e:
-            # Libraries in C make other errors of a KeyboardInterrupt that comes while they are at work.
-            if isinstance(e, KeyboardInterrupt) or interrupts:
+            if isinstance(e, KeyboardInterrupt) or _made_of_an_interrupt(e, interrupts):
                 logging.debug("It came from here:", exc_info=e)
                 logging.warning("Interrupted.")
                 return INTERRUPTED
@@ -88,13 +91,19 @@ def run(body: Callable[[], int | None]) -> int:
             return MISTAKE
 
 
+def _made_of_an_interrupt(error: BaseException, interrupts: Sequence[float]) -> bool:
+    """Whether a library in C made `error` of a KeyboardInterrupt that came, at one of `interrupts`, while it was at work."""
+    made = any(isinstance(e, (TypeError, SystemError)) for e in (error, error.__cause__))
+    return made and bool(interrupts) and time.monotonic() - interrupts[-1] < _SECONDS_TO_UNWIND
+
+
 @contextlib.contextmanager
-def _noting_interrupts() -> Iterator[list[int]]:
-    """Has SIGINT, where it raises KeyboardInterrupt, be noted as well."""
-    noted: list[int] = []
+def _noting_interrupts() -> Iterator[list[float]]:
+    """Has the times of SIGINT, where it raises KeyboardInterrupt, be noted as well."""
+    noted: list[float] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        noted.append(number)
+        noted.append(time.monotonic())
         raise KeyboardInterrupt
 
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler

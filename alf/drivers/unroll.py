@@ -353,8 +353,13 @@ def _in_loop(function: Callable[[], Nest], spec: Nest) -> Nest:
     TensorFlow rewrites operations, and where a processor has the instructions for it hands them to oneDNN, but not those
     of a loop; the last bits would tell them apart.
     """
+
+    def turn(i: tf.Tensor, _: Nest) -> tuple[tf.Tensor, Nest]:
+        # What Python computes for TensorFlow comes without a shape.
+        return i + 1, tf.nest.map_structure(lambda x, s: tf.ensure_shape(x, s.shape), function(), spec)
+
     before = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
-    return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, function()), (0, before))[1]
+    return tf.while_loop(lambda i, _: i < 1, turn, (0, before))[1]
 
 
 def action_time_step(control: tf.Tensor, observation: Nest, prev_action: Nest, env_id: tf.Tensor) -> ActionTimeStep:

@@ -17,8 +17,10 @@ from alf.trainers.origins import Origin, origins
 # the agents of TF-Agents.
 _NO_WEIGHTS = (
     *("_optimizers", "_delayed_optimizer", "_iterations", "_seed", "_clock", "_env_steps", "_since"),
-    *("_optimizer", "_actor_optimizer", "_critic_optimizer", "_alpha_optimizer", "_train_step_counter", "_counter"),
+    *("_optimizer", "_actor_optimizer", "_critic_optimizer", "_alpha_optimizer", "_cql_alpha_optimizer"),
+    *("_train_step_counter", "_counter"),
 )
+_OPTIMIZERS = (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer, tf.compat.v1.train.Optimizer)
 _SHOWN = 10
 
 
@@ -66,7 +68,7 @@ def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:
     target, node, called = _pair(algorithm, objects, origin, what)
     left = objects.variables(node, _NO_WEIGHTS)
     matched, unmatched = [], []
-    optimizers = [optimizer for optimizer, _ in target.optimized_variables()]
+    optimizers = [thing for thing in tf.train.TrackableView(target).descendants() if isinstance(thing, _OPTIMIZERS)]
     for place, variable, key in variables_below(target, objects, node, _NO_WEIGHTS, optimizers):
         left.pop(key or "", None)
         value = None if key is None else reader.get_tensor(key)

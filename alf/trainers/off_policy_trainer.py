@@ -12,7 +12,6 @@ import gin
 from alf import _tf
 from alf.algorithms import minibatch
 from alf.algorithms.behaviors import Behaviors
-from alf.algorithms.off_policy_algorithm import MemoryUse
 from alf.data_structures import ActionTimeStep, Nest
 from alf.distributed.environment_pool import EnvironmentPool
 from alf.distributed.pool import WorkerPool
@@ -23,6 +22,7 @@ from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.replay.experience_replayer import ReplayTooSmallError
 from alf.replay.hindsight_replay import HindsightReplay
+from alf.replay.memory_use import MemoryUse
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.trainers import remote, remote_environments
 from alf.trainers.building import tell_of_one_environment
@@ -56,7 +56,7 @@ class OffPolicyTrainer(Trainer):
                     f"A {type(use.memory).__name__} chooses the samples that are learned from, and TrainerConfig."
                     "whole_replay_buffer_training=True learns from everything: set it to False."
                 )
-            elif use.memory.buffer.max_length % use.length:
+            elif use.kept and use.memory.buffer.max_length % use.length:
                 raise ValueError(
                     f"A memory of ReplayBuffer.max_length={use.memory.buffer.max_length} steps, learned from as a whole, "
                     f"cannot be cut into sequences of mini_batch_length={use.length}: make it a multiple."

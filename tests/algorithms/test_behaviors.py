@@ -11,6 +11,8 @@ from tf_agents.specs import tensor_spec
 
 from alf.algorithms.behavior import Behavior
 from alf.algorithms.behaviors import Behaviors
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
+from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.predictions import get_predictions
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
@@ -19,6 +21,7 @@ from alf.environments.grouped_rows import GroupedRows
 from alf.environments.utils import create_environment
 from alf.replay.experience_replayer import OnetimeExperienceReplayer
 from alf.replay.uniform_replay import UniformReplay
+from tests.algorithms.networks import recurrent
 from tests.algorithms.off_policy import make
 from tests.algorithms.recurrent_off_policy import make as make_recurrent
 from tests.algorithms.test_action_masks import algorithm_of as masked_algorithm
@@ -151,13 +154,26 @@ def test_what_a_behavior_keeps_follows_from_how_it_is_trained(trainer, own, repl
     assert runner.replay_all().step_type.shape.num_elements() == held
 
 
-def test_a_burn_in_is_of_the_behaviors_that_are_recurrent():
-    def dqn(observation_spec, action_spec, debug_summaries):
-        return make_recurrent("dqn", observation_spec, action_spec)
+_SAMPLES = {"whole_replay_buffer_training": False, "mini_batch_size": 4, "mini_batch_length": 4}
 
-    samples = {"whole_replay_buffer_training": False, "mini_batch_size": 4, "mini_batch_length": 4}
+
+def _recurrent_dqn(observation_spec, action_spec, debug_summaries=False):
+    return make_recurrent("dqn", observation_spec, action_spec)
+
+
+def _recurrent_ppo(observation_spec, action_spec, debug_summaries=False):
+    actor, value = recurrent(observation_spec, action_spec)
+    optimizer = tf.keras.optimizers.legacy.Adam(1e-3)
+    return PPOAlgorithm(
+        observation_spec, action_spec, actor_network=actor, value_network=value, loss_class=PPOLoss, optimizer=optimizer
+    )
+
+
+@pytest.mark.parametrize("chaser", [_PAIR["chaser"], Behavior(_recurrent_ppo, whole_replay_buffer_training=True)])
+def test_a_burn_in_is_of_the_behaviors_that_learn_recurrent_networks_from_samples(chaser):
     env = _pursuit()
-    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, {**_PAIR, "runner": Behavior(dqn, **samples)}))
+    pair = {"chaser": chaser, "runner": Behavior(_recurrent_dqn, **_SAMPLES)}
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, pair))
     algorithm.burn_in_length = 2
     assert [algorithm.by_name[name].burn_in_length for name in ("chaser", "runner")] == [0, 2]
     algorithm.set_default_replayer({})
@@ -170,6 +186,18 @@ def test_a_burn_in_is_of_the_behaviors_that_are_recurrent():
         driver.stop()
 
 
+def test_a_burn_in_for_nobody_who_learns_is_refused():
+    pair = {"chaser": Behavior(_recurrent_dqn, trained=False), "runner": Behavior(_dqn, **_SAMPLES)}
+    env = _pursuit()
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, pair))
+    algorithm.burn_in_length = 2
+    algorithm.set_default_replayer({})
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, random_seed=11)
+    driver.stop()
+    with pytest.raises(ValueError, match="burn_in_length=2 is for recurrent networks"):
+        algorithm.memory_uses({})
+
+
 def test_behaviors_that_share_an_optimizer_are_refused():
     """Each of its steps would count for both, and a schedule run twice as fast."""
     optimizer = tf.keras.optimizers.legacy.Adam(1e-3)
@@ -180,6 +208,9 @@ def test_behaviors_that_share_an_optimizer_are_refused():
     shared = Behavior(make_dqn)
     with pytest.raises(ValueError, match="behaviors 'chaser' and 'runner' share one optimizer"):
         _algorithm(_pursuit(1), lambda *specs: Behaviors(*specs, {"*": shared}))
+    # One that does not learn makes no steps.
+    frozen = dataclasses.replace(shared, trained=False)
+    _algorithm(_pursuit(1), lambda *specs: Behaviors(*specs, {"chaser": frozen, "*": shared}))
 
 
 def test_training_one_behavior_leaves_all_variables_of_another_as_they_are():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.agents import CategoricalDqnAgent, DdpgAgent, DqnAgent, ReinforceAgent, SacAgent, Td3Agent
+from tf_agents.agents.cql.cql_sac_agent import CqlSacAgent
 from tf_agents.agents.ddpg.actor_network import ActorNetwork
 from tf_agents.agents.ddpg.critic_network import CriticNetwork
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
@@ -61,11 +62,16 @@ def wrapped(name: str, obs: Any = OBS, act: Any = None, lr: float = 1e-2, gamma:
         if name == "c51":
             q = CategoricalQNetwork(obs, act, num_atoms=11, fc_layer_params=layers)
             return CategoricalDqnAgent(categorical_q_network=q, optimizer=adam(lr), min_q_value=-2, max_q_value=8, **kw)
-        if name == "sac":
+        if name in ("sac", "cql"):
             actor = ActorDistributionNetwork(
                 obs, act, fc_layer_params=layers, continuous_projection_net=TanhNormalProjectionNetwork
             )
-            return SacAgent(critic_network=critic(), actor_network=actor, alpha_optimizer=adam(lr), **two(), **kw)
+            given = {"critic_network": critic(), "actor_network": actor, "alpha_optimizer": adam(lr), **two(), **kw}
+            if name == "sac":
+                return SacAgent(**given)
+            return CqlSacAgent(
+                cql_alpha=1.0, num_cql_samples=2, include_critic_entropy_term=True, use_lagrange_cql_alpha=True, **given
+            )
         kind = {"td3": Td3Agent, "ddpg": DdpgAgent}[name]
         more = {"ou_stddev": 0.3, "ou_damping": 0.5} if name == "ddpg" else {}
         return kind(
@@ -302,7 +308,7 @@ def test_everything_of_the_agent_comes_back_from_a_checkpoint(name: str, tmp_pat
         assert any(kept.get_slot(v, "v").numpy().any() for v in variables[0])
 
 
-@pytest.mark.parametrize("name", ["dqn", "td3", "sac"])
+@pytest.mark.parametrize("name", ["dqn", "td3", "sac", "cql"])
 def test_it_begins_with_the_weights_of_another_run_and_counts_from_0(name: str, tmp_path: pathlib.Path, caplog) -> None:
     source, new = trained_on_samples(name), wrapped(name, *specs_of(environment(name, 2, 0)))
     new.build_optimizers()

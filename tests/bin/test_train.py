@@ -256,13 +256,37 @@ def test_an_interrupt_that_a_library_makes_another_error_of_is_one():
         except KeyboardInterrupt:
             raise SystemError("returned a result with an exception set") from None
 
+    def building():
+        with command_line.told_as_usage():
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+            except KeyboardInterrupt:
+                raise TypeError("'NoneType' object is not callable") from None
+
     def failing():
         raise SystemError("of its own")
 
     assert command_line.run(body) == 130
+    assert command_line.run(building) == 130
     with pytest.raises(SystemError, match="of its own"):
         command_line.run(failing)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError, SystemError])
+def test_what_fails_after_an_interrupt_that_was_dealt_with_is_told(error, monkeypatch):
+    def body():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            now = time.monotonic()
+            monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+        raise error("real")
+
+    with pytest.raises(error, match="real"):
+        command_line.run(body)
 
 
 def test_sigterm_while_building_leaves_no_process(tmp_path):

@@ -159,6 +159,7 @@ _TRANSFORMS = {
         lambda r: r,
     ),
     "softmax": (tf.nn.softmax, lambda r: r),
+    "by numpy": (lambda o: tf.numpy_function(lambda x: (x / 255).astype("f"), [o], tf.float32), lambda r: r),
     "reward": (lambda o: o, lambda r: (r + 8.1) / 8.1),
 }
 

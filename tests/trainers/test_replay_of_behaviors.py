@@ -119,6 +119,15 @@ def test_memories_of_slots_that_may_idle_fill_while_collecting(pursuit):
     assert 64 - 4 * 5 <= runner.total_steps <= 64
 
 
+def test_all_that_is_kept_of_slots_that_may_idle_cannot_be_learned_from(pursuit):
+    """Their streams are of different lengths; said before anything is collected."""
+    gin.bind_parameter("alf.environments.suite_agents.load.done_condition", "all")
+    trainer = pursuit(dqn(), ppo(clear_replay_buffer=False), num_iterations=1)
+    with pytest.raises(ValueError, match=r"behavior 'runner' .* runner/Behavior.whole_replay_buffer_training=False"):
+        trainer.train()
+    assert not trainer.initialized
+
+
 def test_a_memory_that_never_fills_is_named(pursuit):
     gin.bind_parameter("ReplayBuffer.max_length", 20)
     trainer = pursuit(dqn(), dqn(), num_iterations=1, unroll_length=1)

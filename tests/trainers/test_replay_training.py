@@ -233,6 +233,17 @@ def test_a_memory_that_cannot_be_cut_into_sequences_is_said_at_once(trainer_clas
 
 
 @TRAINERS
+def test_a_memory_that_is_emptied_after_each_batch_may_hold_what_it_likes(trainer_class, replay_config):
+    gin.bind_parameter("ReplayBuffer.max_length", 20)
+    for driver in ("SyncOffPolicyDriver", "AsyncOffPolicyDriver"):
+        gin.bind_parameter(f"{driver}.exp_replayer", "uniform")
+    trainer = on_whole_batches(replay_config, trainer_class, unroll_length=8, mini_batch_length=8)
+    trainer.train()
+    assert trainer.counters.iterations == trainer.algorithm.iterations > 0
+    assert trainer.algorithm.exp_replayer.total_steps == 0
+
+
+@TRAINERS
 @pytest.mark.parametrize(("unroll_length", "mini_batch_length"), [(3, None), (6, 3)])
 def test_whole_batches_just_long_enough_for_the_targets_are_learned_from(
     trainer_class, replay_config, unroll_length, mini_batch_length

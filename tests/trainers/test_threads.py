@@ -18,11 +18,8 @@ from alf.trainers.config import TrainerConfig
 TrainerConfig(root_dir={root_dir!r}, algorithm_ctor=ActorCriticAlgorithm, trainer=alf.trainers.{trainer}).create_trainer()
 print(_tf.tf.config.threading.get_inter_op_parallelism_threads())
 """
-_SET_BY_THE_PROGRAM = """
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-import tensorflow as tf
-tf.config.threading.set_inter_op_parallelism_threads(5)
-"""
+_SET = "\nimport tensorflow as tf\ntf.config.threading.set_inter_op_parallelism_threads(5)"
+_SET_BY_THE_PROGRAM = f"os.environ['TF_USE_LEGACY_KERAS'] = '1'{_SET}"
 
 
 @pytest.mark.parametrize(
@@ -33,6 +30,7 @@ tf.config.threading.set_inter_op_parallelism_threads(5)
         ("on_policy_trainer.OnPolicyTrainer", 2, "", 2),
         ("off_policy_trainer.SyncOffPolicyTrainer", 2, "from alf import _tf; _tf.configure_threads(inter_op=3)", 3),
         ("off_policy_trainer.SyncOffPolicyTrainer", 2, "from alf import _tf; _tf.tf.constant(0)", 4),
+        ("off_policy_trainer.SyncOffPolicyTrainer", 2, f"import alf{_SET}", 5),
         ("on_policy_trainer.OnPolicyTrainer", 2, _SET_BY_THE_PROGRAM, 5),
     ],
 )
