@@ -15,7 +15,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories.trajectory import Trajectory
 
 from alf.algorithms.critic_algorithm import check_bounds
-from alf.algorithms.exploration import OUNoise, select
+from alf.algorithms.exploration import LinearSchedule, OUNoise, select
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import per_sequence
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, StepType
@@ -84,6 +84,23 @@ class _Traced:
     tells_errors: bool = False
 
 
+@dataclasses.dataclass
+class _Held:
+    """The schedules of an agent, whose clocks its own variables are; kept from TensorFlow's tracking."""
+
+    by_name: dict[str, LinearSchedule]
+
+
+def _schedules_of(agent: tf_agent.TFAgent) -> dict[str, LinearSchedule]:
+    """The schedules in an agent and its policies, by the names of the attributes that hold them."""
+    paths = agent._flatten(predicate=lambda x: isinstance(x, LinearSchedule), with_path=True)
+    # Policies hold those of their agent, under other names.
+    found: dict[int, tuple[str, LinearSchedule]] = {}
+    for path, schedule in sorted(paths, key=lambda pair: len(pair[0])):
+        found.setdefault(id(schedule), (str(path[-1]).strip("_"), schedule))
+    return dict(found.values())
+
+
 @gin.configurable(module="alf")
 class TFAgentsAlgorithm(OffPolicyAlgorithm):
     """An agent of TF-Agents (`DqnAgent`, `SacAgent`, `Td3Agent`, ...) in the place of an algorithm.
@@ -93,7 +110,8 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
     (policy info, such as log-probabilities) is recorded, and given back in training.
 
     Ornstein-Uhlenbeck noise of the collect policy (`DdpgAgent`) becomes `OUNoise` of the same parameters: TF-Agents keeps
-    it in a variable that acting changes, one for all rows.
+    it in a variable that acting changes, one for all rows. A number of the agent that may be a function, such as
+    `epsilon_greedy`, may be a `LinearSchedule`.
 
     Agents do not all leave out the rows that begin with the end of an episode (`DdpgAgent`, `Td3Agent`, `SacAgent` and
     `CategoricalDqnAgent` learn from them), and not all heed weights, so in every minibatch such a row is replaced by
@@ -149,11 +167,15 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         self._greedy_policy = policy if greedy else greedy_policy.GreedyPolicy(policy)
         self._collect_policy = self._agent.collect_policy
         self._action_masks = ActionMasks(self._collect_policy.observation_and_action_constraint_splitter)
+        self._schedules = _Held(_schedules_of(self._agent))
         self._noise: OUNoise | None = None
         if isinstance(self._collect_policy, ou_noise_policy.OUNoisePolicy):
             self._noise = OUNoise(self._collect_policy._ou_stddev, self._collect_policy._ou_damping)
             self._collect_policy = self._collect_policy._wrapped_policy
             self._train_state_spec = add_outer_dims(action_spec, [])
+        else:
+            for schedule in self._schedules.by_name.values():
+                schedule.claim(name)
         self._traced = _Traced()
 
     def _rows_needed(self) -> int:
@@ -247,6 +269,15 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
             )
         super().set_learners(count)
 
+    def count_env_steps(self, steps: int) -> None:
+        """See `RLAlgorithm.count_env_steps`."""
+        if not self.exploration_stands:
+            self._advance("env_steps", steps)
+
+    def _advance(self, unit: str, steps: int) -> None:
+        for schedule in self._schedules.by_name.values():
+            schedule.advance(unit, steps)
+
     def updates_made(self) -> int:
         """How often the agent has been trained."""
         return int(self._agent.train_step_counter)
@@ -301,6 +332,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
             if sequence_weights is not None:
                 weights = tf.gather(tf.tile(sequence_weights, [valid.shape[0]]), index)
             found, errors = self._trained(tf.nest.map_structure(lambda x: tf.gather(x, index), trajectory), weights)
+            self._advance("updates", 1)
             return list(found.values()), tf.zeros_like(flat_valid, tf.float32) if errors is None else errors
 
         def leave_out() -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -308,6 +340,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
 
         values, errors = tf.cond(tf.reduce_any(flat_valid), train, leave_out)
         metrics = dict(zip(self._traced.names, values, strict=True))
+        metrics.update({name: schedule() for name, schedule in self._schedules.by_name.items()})
         priority: Nest = ()
         if self._traced.tells_errors:
             priority = per_sequence(tf.reshape(errors, tf.shape(valid)), tf.cast(valid, tf.float32))

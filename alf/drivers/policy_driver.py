@@ -19,7 +19,7 @@ from alf.drivers.base import Driver, batched, check_env
 from alf.drivers.collector import MEASURED_STEPS, SLOW_STEP_SECS, FreshObservations
 from alf.drivers.host_calls import host_call
 from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, reading
-from alf.drivers.unroll import StopUnroll, action_time_step, control_of, sequential, thread_of_the_pool
+from alf.drivers.unroll import StopUnroll, action_time_step, control_of, in_loop, sequential, thread_of_the_pool
 from alf.utils import rng
 from alf.utils.common import add_outer_dims, reset_state_at_first, zeros_from_spec
 
@@ -72,7 +72,7 @@ class PolicyDriver(Driver):
         self._epsilon_greedy = epsilon_greedy
         self._predicts = mode == PREDICT
         self._rng = np.random.default_rng(random_seed)
-        self._act = tf.function(self._act_once, autograph=False)
+        self._act = tf.function(self._act_in_loop, autograph=False)
         self._act_in_a_row = tf.function(self._unroll, autograph=False)
         self._read: list[tf.Variable] | None = None
         self._store: PolicyStore | None = None
@@ -133,7 +133,7 @@ class PolicyDriver(Driver):
     def _frozen_store(self) -> PolicyStore:
         if self._store is None:
             self._store = PolicyStore(self._variables_read())
-            self._act = self._frozen(self._act_once, self._store, *self._act_specs())
+            self._act = self._frozen(self._act_in_loop, self._store, *self._act_specs())
             self._act_in_a_row = self._frozen(
                 self._unroll, self._store, *self._act_specs(), tf.TensorSpec([], tf.int32)
             )
@@ -312,6 +312,12 @@ class PolicyDriver(Driver):
             else:
                 policy_step = self._algorithm.rollout(time_step, state, OFF_POLICY_TRAINING)
         return PolicyStep(policy_step.action, policy_step.state, ())
+
+    def _act_in_loop(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:
+        """`_act_once`, to the last bit as `_unroll` has it."""
+        action_spec = add_outer_dims(self._algorithm.action_spec, [self._env.batch_size])
+        spec = PolicyStep(action_spec, self._act_specs()[1], ())
+        return in_loop(lambda: self._act_once(time_step, state, seed), spec)
 
     def _unroll(
         self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor, limit: tf.Tensor

@@ -291,12 +291,12 @@ class Unroller:
     def _act_in_loop(self, call: Call, carry: Carry, t: tf.Tensor) -> tuple[Kept, Nest, tf.Tensor]:
         """`_act` as the one turn of a loop."""
         specs = (self._kept_spec, self._carry_spec.state, tf.TensorSpec([], tf.int64))
-        return _in_loop(lambda: self._act(call, carry, t), specs)
+        return in_loop(lambda: self._act(call, carry, t), specs)
 
     def _seen_in_loop(self, call: Call, carry: Carry) -> ActionTimeStep:
         """The carried time step as `_act` will see it, to the last bit: a replay memory recognises it by its values."""
         spec = add_outer_dims(self._algorithm.transformed_time_step_spec, [self._batch_size])
-        return _in_loop(lambda: self._algorithm.transform_timestep(self._time_step(call, carry)), spec)
+        return in_loop(lambda: self._algorithm.transform_timestep(self._time_step(call, carry)), spec)
 
     def _step_in_graph(self, thread: tf.Tensor, action: Nest) -> tuple[tf.Tensor, Nest]:
         specs = [self._carry_spec.control, *tf.nest.flatten(self._carry_spec.observation)]
@@ -347,7 +347,7 @@ class Unroller:
         return Segment(experience, outcome, versions)
 
 
-def _in_loop(function: Callable[[], Nest], spec: Nest) -> Nest:
+def in_loop(function: Callable[[], Nest], spec: Nest) -> Nest:
     """What `function` returns, of `spec`, as the one turn of a loop.
 
     TensorFlow rewrites operations, and where a processor has the instructions for it hands them to oneDNN, but not those

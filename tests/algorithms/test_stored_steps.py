@@ -9,9 +9,13 @@ import gin
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.networks.q_network import QNetwork
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.agent import Agent
+from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.goal_generator import RandomCategoricalGoalGenerator
 from alf.algorithms.stored_steps import fill_memory
 from alf.data_structures import StepType
 from alf.replay.dataset import DatasetError, Steps, write_dataset
@@ -55,6 +59,37 @@ def pairs(algorithm: Any, count: int = 6000) -> Any:
     memory = algorithm.exp_replayer
     drawn = memory.sample(memory.view(2), count, 2, tf.constant([1, 2])).experience
     return tf.nest.map_structure(np.asarray, drawn)
+
+
+def test_each_recorded_episode_gets_a_goal_of_its_own(tmp_path: pathlib.Path) -> None:
+    """As episodes that are played do: drawn anew, all equally likely, and kept to the end."""
+    count = 60
+    numbers = np.arange(2 * count, dtype=np.float32)
+    step_type = np.tile([0, 2], count).astype(np.int32)
+    rows = np.stack([numbers, numbers], 1)
+    write_dataset(
+        str(tmp_path / "d.npz"), Steps(step_type, numbers, np.ones_like(numbers), rows, np.zeros(2 * count, np.int64))
+    )
+
+    def inner(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+        q = QNetwork(
+            observation_spec,
+            action_spec,
+            preprocessing_combiner=tf.keras.layers.Concatenate(),
+            fc_layer_params=(4,),
+        )
+        return DqnAlgorithm(observation_spec, action_spec, q_network=q)
+
+    gin.bind_parameter("ReplayBuffer.max_length", 200)
+    goals = RandomCategoricalGoalGenerator(OBS, 3)
+    algorithm = Agent(OBS, CHOICE, rl_algorithm_cls=inner, goal_generator=goals, optimizer=adam(1e-3))
+    algorithm.set_exp_replayer("uniform", 2)
+    fill_memory(algorithm, str(tmp_path / "d.npz"))
+    exp = algorithm.exp_replayer.replay_all()
+    followed = exp.rollout_info.goal_generator.goal.numpy().argmax(-1)
+    first = np.asarray(exp.step_type) == StepType.FIRST
+    assert (followed[first] == followed[~first]).all()
+    assert (np.bincount(followed[first], minlength=3) > count / 6).all()
 
 
 @pytest.mark.parametrize("replayer", ["uniform", "prioritized"])

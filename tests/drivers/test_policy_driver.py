@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from alf.data_structures import TimeStep
 from alf.drivers import policy_driver
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.testing import CountingEnvironment
+from alf.environments.utils import create_environment
+from tests.algorithms.networks import specs_of
+from tests.algorithms.off_policy import make
 from tests.drivers.counting import TERMINATE, CountingAlgorithm, Walker, make_envs
 
 # Enough to be past the steps that are measured, and to need more than one call.
@@ -68,6 +72,22 @@ def test_both_ways_play_the_same(monkeypatch):
     for name, value in played["host"].items():
         np.testing.assert_array_equal(value, played["graph"][name], err_msg=name)
     assert len(np.unique(played["graph"]["action"])) == 5, "actions are sampled anew at each step"
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn"])
+def test_both_ways_play_the_same_to_the_last_bit(name, monkeypatch):
+    """Rewards and actions that are no whole numbers, by real networks, which TensorFlow may rewrite outside of loops."""
+    played = {}
+    for way, secs in (("host", -1.0), ("graph", math.inf)):
+        monkeypatch.setattr(policy_driver, "SLOW_STEP_SECS", secs)
+        tf.keras.utils.set_random_seed(3)
+        env = create_environment("Pendulum-v1" if name == "sac" else "CartPole-v1", num_parallel_environments=2, seed=5)
+        steps: list[Any] = []
+        driver = PolicyDriver(env, make(name, *specs_of(env)), [steps.append], epsilon_greedy=0.2, random_seed=3)
+        driver.predict(2 * STEPS)
+        played[way] = _flat(steps)
+    for field, value in played["host"].items():
+        np.testing.assert_array_equal(value, played["graph"][field], err_msg=field)
 
 
 def test_in_one_go_or_step_by_step(stepping):
