@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -21,6 +22,8 @@ _NO_WEIGHTS = (
     *("_train_step_counter", "_counter"),
 )
 _OPTIMIZERS = (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer, tf.compat.v1.train.Optimizer)
+# Names of attributes under which a shell holds the algorithm inside of it.
+_INSIDE = ("_rl_algorithm", "_ac_algorithm")
 _SHOWN = 10
 
 
@@ -35,8 +38,9 @@ class _Pair(NamedTuple):
 def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "initialize_from") -> list[str]:
     """Sets the weights of an algorithm to those of checkpoints; optimisers and counters stay new.
 
-    Variables are matched by their place in the algorithm, and must agree in shape and dtype. What has no match, on
-    either side, is named in the log; a target network without one becomes what it follows. The sources are only read.
+    Variables are matched by their place in the algorithm, and must agree in shape and dtype. What is inside of an `Agent`
+    or TRAC also matches what is inside of none, or of others. What has no match, on either side, is named in the log; a
+    target network without one becomes what it follows. The sources are only read.
 
     Args:
       algorithm: whose variables exist.
@@ -69,7 +73,7 @@ def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:
     left = objects.variables(node, _NO_WEIGHTS)
     matched, unmatched = [], []
     optimizers = [thing for thing in tf.train.TrackableView(target).descendants() if isinstance(thing, _OPTIMIZERS)]
-    for place, variable, key in variables_below(target, objects, node, _NO_WEIGHTS, optimizers):
+    for place, variable, key in _places(target, objects, node, optimizers):
         left.pop(key or "", None)
         value = None if key is None else reader.get_tensor(key)
         if value is None:
@@ -79,7 +83,7 @@ def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:
         else:
             matched.append((variable, value))
     if not matched:
-        raise CheckpointError(f"{what}: no weight of {path} fits {called}.")
+        raise CheckpointError(f"{what}: no weight of {path} fits {called}: {_some(unmatched, left, called)}.")
     for variable, value in matched:
         variable.assign(value)
     taken = {variable.ref() for variable, _ in matched}
@@ -87,10 +91,38 @@ def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:
         if variable.ref() in taken and follower.ref() not in taken:
             follower.assign(variable)
     logging.info("Weights from %s for %s: %d variables.", path, called, len(matched))
-    unmatched += [f"{place} is not in {called}" for place in left.values()]
-    if unmatched:
-        more = f", and {len(unmatched) - _SHOWN} more" if len(unmatched) > _SHOWN else ""
-        logging.warning("Not taken from %s: %s%s.", path, "; ".join(unmatched[:_SHOWN]), more)
+    if unmatched or left:
+        logging.warning("Not taken from %s: %s.", path, _some(unmatched, left, called))
+
+
+def _some(unmatched: list[str], left: dict[str, str], called: str) -> str:
+    """What did not match, in words: of this run, and what is left of the source."""
+    told = [*unmatched, *(f"{place} is not in {called}" for place in left.values())]
+    more = f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    return "; ".join(told[:_SHOWN]) + more
+
+
+def _places(
+    target: OffPolicyAlgorithm, objects: StoredObjects, node: int | None, optimizers: list[Any]
+) -> Iterator[tuple[str, tf.Variable, str | None]]:
+    """As `variables_below`; where the shells around algorithms differ, such as `Agent`, what is inside of all of them matches."""
+    mine, shells = _innermost(target, lambda thing, name: getattr(thing, name, None))
+    there, other_shells = _innermost(node, objects.child)
+    if shells == other_shells:
+        yield from variables_below(target, objects, node, _NO_WEIGHTS, optimizers)
+        return
+    yield from variables_below(mine, objects, there, _NO_WEIGHTS, optimizers)
+    if shells:
+        yield from variables_below(target, objects, node, [*_NO_WEIGHTS, *_INSIDE], optimizers)
+
+
+def _innermost(shell: Any, child: Callable[[Any, str], Any]) -> tuple[Any, list[str]]:
+    """What is inside of all shells, and the names on the way to it."""
+    names: list[str] = []
+    while (name := next((n for n in _INSIDE if child(shell, n) is not None), None)) is not None:
+        shell = child(shell, name)
+        names.append(name)
+    return shell, names
 
 
 def _pair(algorithm: OffPolicyAlgorithm, objects: StoredObjects, origin: Origin, what: str) -> _Pair:

@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 
 import alf
+from alf.algorithms.agent import Agent
+from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.metrics.summary_writer import SummaryWriter
 from alf.trainers import run_facts
 from alf.trainers.checkpointing import Checkpointer, CheckpointError
@@ -267,6 +269,45 @@ def test_what_does_not_fit_is_listed(small_config, tmp_path, logged):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+def _in_agent(inside):
+    def make(observation_spec, action_spec, debug_summaries=False):
+        return Agent(observation_spec, action_spec, inside, optimizer=tf.keras.optimizers.legacy.Adam(1e-3))
+
+    return make
+
+
+def _in_trac(observation_spec, action_spec, debug_summaries=False):
+    return TracAlgorithm(observation_spec, action_spec, make_algorithm)
+
+
+_SHELLS = {
+    "bare": make_algorithm,
+    "agent": _in_agent(make_algorithm),
+    "trac": _in_trac,
+    "trac in agent": _in_agent(_in_trac),
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [("bare", "agent"), ("agent", "bare"), ("bare", "trac"), ("agent", "trac in agent"), ("trac", "agent")],
+)
+def test_weights_fit_whatever_stands_around_an_algorithm(there, here, small_config, tmp_path, logged):
+    source = _train(small_config, num_iterations=1, algorithm_ctor=_SHELLS[there])
+    new = _built(
+        small_config,
+        initialize_from=str(tmp_path / "run"),
+        root_dir=str(tmp_path / "new"),
+        random_seed=9,
+        algorithm_ctor=_SHELLS[here],
+    )
+    weights = [[v.numpy() for v in run.algorithm.trainable_variables] for run in (source, new)]
+    assert len(weights[0]) >= 6
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert "Not taken" not in "\n".join(logged)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [("nowhere", r"no run and no checkpoint of that name"), ("run:best", r"no checkpoint 'best'.*there are: ckpt-1")],
@@ -281,7 +322,8 @@ def test_a_source_of_nothing_that_fits(small_config, tmp_path):
     module = tf.Module()
     module.v = tf.Variable(1.0)
     Checkpointer(str(tmp_path / "other"), {"algorithm": module}).save(1)
-    with pytest.raises(CheckpointError, match=r"no weight of .* fits"):
+    said = r"no weight of .* fits this algorithm: .*/kernel is not in it; .*; v is not in this algorithm\."
+    with pytest.raises(CheckpointError, match=said):
         _built(small_config, initialize_from=str(tmp_path / "other"))
 
 
