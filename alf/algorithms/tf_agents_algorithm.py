@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gin
@@ -20,6 +20,8 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import per_sequence
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, StepType
 from alf.export.policy import named
+from alf.replay.memory_use import MemoryUse
+from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.utils import nest_utils, rng
 from alf.utils.action_masks import ActionMasks
 from alf.utils.common import add_outer_dims, is_stateless, zeros_from_spec
@@ -322,7 +324,9 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         state: Nest = None,
     ) -> tuple[dict[str, tf.Tensor], LossInfo]:
         """One update of the agent on [L, b, ...], whose last row is only looked at."""
-        self._check(exp.step_type.shape[0], sequence_weights is not None)
+        self._check_rows(exp.step_type.shape[0])
+        if sequence_weights is not None:
+            self._check_errors()
         trajectory, valid = trajectories_of(self._as_agents_take(exp), self._rows)
         flat_valid = tf.reshape(valid, [-1])
 
@@ -346,13 +350,24 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
             priority = per_sequence(tf.reshape(errors, tf.shape(valid)), tf.cast(valid, tf.float32))
         return metrics, LossInfo(loss=metrics["loss"], priority=priority)
 
-    def _check(self, length: int, weighted: bool) -> None:
-        kind = type(self._agent).__name__
+    def memory_uses(self, arguments: Mapping[str, Any]) -> dict[str | None, MemoryUse]:
+        """See `OffPolicyAlgorithm`; a prioritised memory is for agents that tell errors."""
+        uses = super().memory_uses(arguments)
+        if any(isinstance(use.memory, PrioritizedReplay) for use in uses.values()):
+            self.build_optimizers()
+            self._check_errors()
+        return uses
+
+    def _check_errors(self) -> None:
+        if not self._traced.tells_errors:
+            raise ValueError(
+                f"{type(self._agent).__name__} does not tell the error of each row, which exp_replayer='prioritized' needs: "
+                "set it to 'uniform'."
+            )
+
+    def _check_rows(self, length: int) -> None:
         if length < self._rows:
             raise ValueError(
-                f"{kind} learns from {self._rows} steps in a row, got {length}: set mini_batch_length to at least {self._rows}."
-            )
-        if weighted and not self._traced.tells_errors:
-            raise ValueError(
-                f"{kind} does not tell the error of each row, which exp_replayer='prioritized' needs: set it to 'uniform'."
+                f"{type(self._agent).__name__} learns from {self._rows} steps in a row, got {length}: set mini_batch_length "
+                f"to at least {self._rows}."
             )

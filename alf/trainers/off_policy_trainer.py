@@ -56,11 +56,8 @@ class OffPolicyTrainer(Trainer):
                     f"A {type(use.memory).__name__} chooses the samples that are learned from, and TrainerConfig."
                     "whole_replay_buffer_training=True learns from everything: set it to False."
                 )
-            elif use.kept and use.memory.buffer.max_length % use.length:
-                raise ValueError(
-                    f"A memory of ReplayBuffer.max_length={use.memory.buffer.max_length} steps, learned from as a whole, "
-                    f"cannot be cut into sequences of mini_batch_length={use.length}: make it a multiple."
-                )
+            else:
+                _check_cutting(use, config.unroll_length)
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.
@@ -138,6 +135,19 @@ class OffPolicyTrainer(Trainer):
 
     def _learn(self) -> int:
         return self.algorithm.train(num_updates=self._num_updates, **self._training())
+
+
+def _check_cutting(use: MemoryUse, unroll_length: int) -> None:
+    """Raises ValueError where all that a memory holds, at any time, cannot be cut into sequences."""
+    sizes = {"TrainerConfig.unroll_length": unroll_length}
+    if use.kept:
+        sizes["ReplayBuffer.max_length"] = use.memory.buffer.max_length
+    for name, size in sizes.items():
+        if size % use.length:
+            raise ValueError(
+                f"A memory that is learned from as a whole, of {name}={size} steps, cannot be cut into sequences of "
+                f"mini_batch_length={use.length}: make it a multiple."
+            )
 
 
 def _missing(steps: int, uses: Collection[MemoryUse], config: TrainerConfig) -> bool:

@@ -56,6 +56,13 @@ def fits(value: Any, hint: Any) -> bool:
     return True
 
 
+def only_scalars(hint: Any) -> bool:
+    """Whether a type hint asks for nothing but one of `SCALARS`, or None."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return all(part is type(None) or part in SCALARS for part in typing.get_args(hint))
+    return hint in SCALARS
+
+
 def _elements_fit(values: list[Any] | tuple[Any, ...], hint: Any) -> bool:
     args = typing.get_args(hint)
     if not args:

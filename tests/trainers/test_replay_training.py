@@ -45,6 +45,18 @@ def replay_config(small_config):
     return make
 
 
+def test_agents_that_tell_no_errors_are_said_before_anything_is_collected(replay_config):
+    gin.bind_parameter("SyncOffPolicyDriver.exp_replayer", "prioritized")
+
+    def c51(observation_spec, action_spec, debug_summaries=False):
+        return wrapped("c51", observation_spec, action_spec)
+
+    trainer = replay_config(SyncOffPolicyTrainer, algorithm_ctor=c51, initial_collect_steps=20_000).create_trainer()
+    with pytest.raises(ValueError, match="CategoricalDqnAgent does not tell the error of each row"):
+        trainer.train()
+    assert not trainer.initialized
+
+
 def train(config):
     trainer = config.create_trainer()
     trainer.train()
@@ -221,13 +233,19 @@ def test_whole_batches_too_short_for_the_targets_are_said_at_once(
 
 
 @TRAINERS
-def test_a_memory_that_cannot_be_cut_into_sequences_is_said_at_once(trainer_class, replay_config):
-    """Not when it is full."""
-    gin.bind_parameter("ReplayBuffer.max_length", 20)
+@pytest.mark.parametrize(
+    ("max_length", "unroll_length", "which"),
+    [(20, 8, r"ReplayBuffer\.max_length=20"), (24, 4, r"TrainerConfig\.unroll_length=4")],
+)
+def test_a_memory_that_cannot_be_cut_into_sequences_is_said_at_once(
+    trainer_class, max_length, unroll_length, which, replay_config
+):
+    """Not when it is full, nor when it is learned from first."""
+    gin.bind_parameter("ReplayBuffer.max_length", max_length)
     trainer = on_whole_batches(
-        replay_config, trainer_class, unroll_length=8, mini_batch_length=8, clear_replay_buffer=False
+        replay_config, trainer_class, unroll_length=unroll_length, mini_batch_length=8, clear_replay_buffer=False
     )
-    with pytest.raises(ValueError, match=r"ReplayBuffer\.max_length=20 .* sequences of mini_batch_length=8: make it a"):
+    with pytest.raises(ValueError, match=rf"{which} .* sequences of mini_batch_length=8: make it a"):
         trainer.train()
     assert not trainer.initialized, "what is wrong is the configuration"
 

@@ -64,6 +64,8 @@ class KindsDerived(KindsBase):
             "kinds_target.sizes=[1, %g] must be a list of whole numbers or None.",
         ),
         (["KindsDerived.gamma=None"], "KindsDerived.gamma=None must be a number."),
+        (["KindsDerived.gamma=@KindsBase()"], "KindsDerived.gamma=@KindsBase() must be a number."),
+        (["b=@KindsBase()", "kinds_target.share=%b"], "kinds_target.share=%b must be a number or None."),
     ],
 )
 def test_another_kind_is_told_in_a_sentence(bindings, message):
@@ -76,7 +78,7 @@ def test_what_may_be_right_is_let_through():
     bindings = [
         "g=0.5",
         "kinds_target.share=%g",
-        "a/kinds_target.share=@KindsBase()",
+        "a/kinds_target.share=@kinds_target()",
         "b/kinds_target.share=None",
         "kinds_target.flag=1",
         "kinds_target.sizes=(1, 2)",
@@ -132,6 +134,8 @@ def test_nothing_is_looked_at_before_all_is_known():
         "SacAlgorithm.target_update_tau='x'",
         "DqnAlgorithm.epsilon_greedy=[1]",
         "ICMAlgorithm.hidden_size='x'",
+        "PPOLoss.entropy_regularization=@s/LinearSchedule()",
+        "Agent.intrinsic_reward_coef=@LinearSchedule()",
     ],
 )
 def test_what_would_fail_in_an_update_is_told_before(binding):
