@@ -17,7 +17,6 @@ from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.agent import Agent
 from alf.algorithms.agent_parts import total_loss
 from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo
-from alf.algorithms.exporting import exportable
 from alf.algorithms.goal_generator import GoalInfo, RandomCategoricalGoalGenerator
 from alf.algorithms.icm_algorithm import ICMAlgorithm
 from alf.algorithms.normalization import ObservationNormalizer
@@ -381,18 +380,6 @@ def test_the_goal_generator_sees_the_same_observation_wherever_it_is_asked() -> 
     assert len(seen) == 3
     for observation in seen:
         np.testing.assert_array_equal(observation, [[3.0, 6.0], [9.0, 12.0]])
-
-
-def test_who_calls_an_exported_model_chooses_the_goal() -> None:
-    """By a step in mid-episode with the goal as the state before it."""
-    policy = exportable(make_agent(goal_generator=RandomCategoricalGoalGenerator(OBS, 3)))
-    goals = tf.one_hot([2, 0, 1], 3)
-    inputs = {leaf.name: tf.zeros([3, *leaf.shape], leaf.dtype) for leaf in policy.inputs}
-    inputs |= {"step_type": tf.fill([3], StepType.MID), "state_goal_generator_goal": goals}
-    values = policy.functions["value"](inputs)
-    np.testing.assert_array_equal(values["state_goal_generator_goal"], goals)
-    np.testing.assert_array_equal(policy.functions["action"](inputs)["state_goal_generator_goal"], goals)
-    assert len(np.unique(values["value"])) == 3
 
 
 def test_the_goal_generators_reward_is_added() -> None:
