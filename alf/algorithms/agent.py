@@ -7,6 +7,7 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent_parts import (
@@ -201,6 +202,8 @@ class Agent(OffPolicyAlgorithm):
         self._goal_generator = goal_generator
         self._coefs = (extrinsic_reward_coef, intrinsic_reward_coef)
         self._intrinsic_reward_scales = intrinsic_reward_scales
+        if self._icm is None and (intrinsic_reward_coef != 1.0 or intrinsic_reward_scales):
+            logging.warning("%s: there is no intrinsic reward without an intrinsic_curiosity_module.", name)
         self._entropy_target = None
         if enforce_entropy_target:
             make = entropy_target_cls or EntropyTargetAlgorithm

@@ -16,6 +16,7 @@ from alf.algorithms.icm_algorithm import ICMAlgorithm
 from alf.algorithms.rnd_algorithm import RNDAlgorithm
 from alf.data_structures import TrainingInfo
 from tests.algorithms.loss_cases import numeric_gradient
+from tests.algorithms.test_agent import make_agent
 
 OBS, FEATURES, ROWS = 3, 2, 6
 FEATURE = tf.TensorSpec([FEATURES], tf.float32)
@@ -250,3 +251,10 @@ def test_the_loss_is_the_mean_over_valid_transitions() -> None:
     np.testing.assert_allclose([float(x) for x in loss.extra.values()], means, rtol=1e-5)
     none = icm.calc_loss(TrainingInfo(info=info, rollout_info=explored._replace(valid=tf.zeros([3, 4]))))
     assert float(none.scalar_loss) == 0.0
+
+
+@pytest.mark.parametrize("setting", [{"intrinsic_reward_coef": 0.5}, {"intrinsic_reward_scales": True}])
+def test_weights_of_an_intrinsic_reward_that_is_not_there_are_told(setting: Any, caplog: Any) -> None:
+    with caplog.at_level("WARNING"):
+        make_agent(**setting)
+    assert "no intrinsic reward without an intrinsic_curiosity_module" in caplog.text
