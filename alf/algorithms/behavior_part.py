@@ -113,7 +113,7 @@ class Part:
         if not self.behavior.trained:
             return []
         uses = self.algorithm.memory_uses(self.behavior.train_arguments(arguments)).values()
-        if self.joins and any(use.size is None for use in uses):
+        if self.joins and self._streams > 1 and any(use.size is None for use in uses):
             raise ValueError(
                 f"The behavior {self.name!r} has streams of different lengths, since its agents come and go or its steps are "
                 f"dropped, and cannot learn from all that its memory holds: set {self.name}/Behavior."

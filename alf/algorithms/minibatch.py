@@ -30,7 +30,10 @@ def plan(batch: int, length: int, num_updates: int, mini_batch_size: int | None,
     """
     sequence_length = length if mini_batch_length is None else mini_batch_length
     if sequence_length > 0 and length % sequence_length:
-        raise ValueError(f"mini_batch_length={sequence_length} does not divide the {length} steps of a segment.")
+        raise ValueError(
+            f"mini_batch_length={sequence_length} does not divide the {length} steps of a segment, or of what a memory holds: "
+            "make unroll_length, and ReplayBuffer.max_length, multiples of it."
+        )
     sequences = batch * length // max(sequence_length, 1)
     size = sequences if mini_batch_size is None else mini_batch_size
     if min(size, num_updates, sequence_length) < 1:

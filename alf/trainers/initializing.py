@@ -106,6 +106,11 @@ def _places(
     target: OffPolicyAlgorithm, objects: StoredObjects, node: int | None, optimizers: list[Any]
 ) -> Iterator[tuple[str, tf.Variable, str | None]]:
     """As `variables_below`; where the shells around algorithms differ, such as `Agent`, what is inside of all of them matches."""
+    if isinstance(target, Behaviors):
+        for name, child in target.by_name.items():
+            for place, variable, key in _places(child, objects, objects.behaviors.get(name), optimizers):
+                yield f"{name}/{place}", variable, key
+        return
     mine, shells = _innermost(target, lambda thing, name: getattr(thing, name, None))
     there, other_shells = _innermost(node, objects.child)
     if shells == other_shells:

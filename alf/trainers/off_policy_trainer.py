@@ -56,8 +56,8 @@ class OffPolicyTrainer(Trainer):
                     f"A {type(use.memory).__name__} chooses the samples that are learned from, and TrainerConfig."
                     "whole_replay_buffer_training=True learns from everything: set it to False."
                 )
-            else:
-                _check_cutting(use, config.unroll_length)
+            elif use.kept:
+                _check_cutting(use, config, self.algorithm.acts)
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.
@@ -137,11 +137,12 @@ class OffPolicyTrainer(Trainer):
         return self.algorithm.train(num_updates=self._num_updates, **self._training())
 
 
-def _check_cutting(use: MemoryUse, unroll_length: int) -> None:
-    """Raises ValueError where all that a memory holds, at any time, cannot be cut into sequences."""
-    sizes = {"TrainerConfig.unroll_length": unroll_length}
-    if use.kept:
-        sizes["ReplayBuffer.max_length"] = use.memory.buffer.max_length
+def _check_cutting(use: MemoryUse, config: TrainerConfig, grows: bool) -> None:
+    """Raises ValueError where all that a memory keeps cannot be cut into sequences, when full or, if it `grows`, before."""
+    most = use.memory.buffer.max_length
+    sizes = {"ReplayBuffer.max_length": most}
+    if grows and config.initial_collect_steps * use.slots < most * use.memory.batch_size:
+        sizes["TrainerConfig.unroll_length"] = config.unroll_length
     for name, size in sizes.items():
         if size % use.length:
             raise ValueError(

@@ -128,6 +128,13 @@ def test_all_that_is_kept_of_slots_that_may_idle_cannot_be_learned_from(pursuit)
     assert not trainer.initialized
 
 
+def test_all_that_is_kept_of_a_single_slot_that_may_idle_is_learned_from(pursuit):
+    gin.bind_parameter("create_environment.num_parallel_environments", 1)
+    gin.bind_parameter("alf.environments.suite_agents.load.done_condition", "all")
+    trainer = _trained(pursuit(dqn(), ppo(clear_replay_buffer=False), num_iterations=4))
+    assert int(trainer.algorithm.by_name["runner"].iterations) > 1
+
+
 def test_a_memory_that_never_fills_is_named(pursuit):
     gin.bind_parameter("ReplayBuffer.max_length", 20)
     trainer = pursuit(dqn(), dqn(), num_iterations=1, unroll_length=1)

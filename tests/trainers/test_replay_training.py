@@ -251,6 +251,15 @@ def test_a_memory_that_cannot_be_cut_into_sequences_is_said_at_once(
 
 
 @TRAINERS
+def test_a_memory_that_is_full_before_it_is_learned_from_may_grow_as_it_likes(trainer_class, replay_config):
+    gin.bind_parameter("ReplayBuffer.max_length", 24)
+    settings = {"unroll_length": 4, "mini_batch_length": 8, "clear_replay_buffer": False}
+    trainer = on_whole_batches(replay_config, trainer_class, initial_collect_steps=24 * 4, num_envs=1, **settings)
+    trainer.train()
+    assert trainer.algorithm.iterations == trainer.counters.iterations > 0
+
+
+@TRAINERS
 def test_a_memory_that_is_emptied_after_each_batch_may_hold_what_it_likes(trainer_class, replay_config):
     gin.bind_parameter("ReplayBuffer.max_length", 20)
     for driver in ("SyncOffPolicyDriver", "AsyncOffPolicyDriver"):

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import alf
 from alf.algorithms.agent import Agent
+from alf.algorithms.behavior import Behavior
 from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.metrics.summary_writer import SummaryWriter
 from alf.trainers import run_facts
@@ -22,6 +23,7 @@ from alf.trainers.run_facts import keep_earlier
 from alf.trainers.run_index import RunIndex
 from alf.trainers.saving import MAX_FAILURES, NonFiniteError
 from alf.utils import gin_utils
+from tests.trainers.many_agents import behaviors, bind_pursuit
 from tests.trainers.small_run import make_algorithm
 
 pytestmark = pytest.mark.slow
@@ -305,6 +307,21 @@ def test_weights_fit_whatever_stands_around_an_algorithm(there, here, small_conf
     assert len(weights[0]) >= 6
     for a, b in zip(*weights, strict=True):
         np.testing.assert_array_equal(a, b)
+    assert "Not taken" not in "\n".join(logged)
+
+
+def test_weights_of_behaviors_fit_whatever_stands_around_each(small_config, tmp_path, logged):
+    bind_pursuit()
+
+    def pair(chaser, runner):
+        return behaviors(chaser=Behavior(_SHELLS[chaser]), runner=Behavior(_SHELLS[runner]))
+
+    source = _train(small_config, num_iterations=1, algorithm_ctor=pair("bare", "agent"))
+    settings = {"root_dir": str(tmp_path / "new"), "random_seed": 9}
+    new = _built(small_config, initialize_from=str(tmp_path / "run"), algorithm_ctor=pair("agent", "bare"), **settings)
+    for name, one in new.algorithm.by_name.items():
+        for a, b in zip(source.algorithm.by_name[name].trainable_variables, one.trainable_variables, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
     assert "Not taken" not in "\n".join(logged)
 
 
