@@ -248,26 +248,24 @@ def test_ctrl_c_while_starting_is_one_line(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_an_interrupt_that_a_library_makes_another_error_of_is_one():
-    def body():
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
-        except KeyboardInterrupt:
-            raise SystemError("returned a result with an exception set") from None
+def _interrupt_becomes(error):
+    """As libraries in C have it, which are at work when Ctrl-C comes."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    except KeyboardInterrupt:
+        raise error from None
 
+
+def test_an_interrupt_that_a_library_makes_another_error_of_is_one():
     def building():
         with command_line.told_as_usage():
-            try:
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(5)
-            except KeyboardInterrupt:
-                raise TypeError("'NoneType' object is not callable") from None
+            _interrupt_becomes(TypeError("'NoneType' object is not callable"))
 
     def failing():
         raise SystemError("of its own")
 
-    assert command_line.run(body) == 130
+    assert command_line.run(lambda: _interrupt_becomes(SystemError("returned a result with an exception set"))) == 130
     assert command_line.run(building) == 130
     with pytest.raises(SystemError, match="of its own"):
         command_line.run(failing)
