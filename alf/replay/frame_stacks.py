@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from alf.data_structures import Experience, StepType
 
 # Steps whose stacks are looked at, to find out whether they are what they are taken for.
 _CHECKED_STEPS = 500
+# By how many bytes they hold.
+_WORDS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
 @dataclasses.dataclass
@@ -114,7 +117,17 @@ class FrameStacks:
             tf.gather(frames, tf.maximum(at[:, self.size - 1 :] - back, episode), batch_dims=1)
             for back in reversed(range(self.size))
         ]
-        return tf.concat(layers, self.axis)
+        return _side_by_side(layers, self.axis)
+
+
+def _side_by_side(layers: list[tf.Tensor], axis: int) -> tf.Tensor:
+    """`tf.concat`, which copies single bytes one at a time: single bytes of 2, 4 or 8 layers are written as one word."""
+    word = _WORDS.get(len(layers))
+    if axis != -1 or word is None or layers[0].dtype != tf.uint8 or layers[0].shape[-1] != 1:
+        return tf.concat(layers, axis)
+    wide = [tf.cast(tf.squeeze(x, -1), word) for x in layers]
+    # The first layer comes first in memory: it is the lowest byte. The highest one wraps around into the sign.
+    return tf.bitcast(functools.reduce(lambda high, low: 256 * high + low, reversed(wide)), tf.uint8)
 
 
 def _marks(nest: Any, mark: bool) -> Any:

@@ -20,7 +20,8 @@ from alf.utils.files import write_atomically
 from alf.utils.gin_types import wrong_bindings
 from alf.utils.removed_names import what_instead
 
-_REPOSITORY_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_REPOSITORY_EXAMPLES = _PACKAGE.parent / "examples"
 # gin opens files under this mark by `_read_marked`, which resolves what they include.
 _MARK = "alf-gin:"
 # The files that are being read, each included by the one before.
@@ -31,6 +32,7 @@ _NO_VALUE = re.compile(r"malformed node or string.*Failed to parse token '([^']+
 _BARE_TEXT = re.compile(r"[\w./:-]+")
 _NO_MACRO = re.compile(r"No bindings specified for '([^']+)/gin\.macro'")
 _IN_BINDING = re.compile(r"\(line \d+\)$")
+_CONFIGURABLE = re.compile(r'^@gin\.configurable(?:\((?:"(\w+)")?.*)?\n(?:@.*\n)*(?:class|def) (\w+)', re.MULTILINE)
 _NO_MODULE = re.compile(r"No module named '([^']+)'")
 _NO_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't (?:have a parameter named|include kwarg) '([^']+)'")
 
@@ -235,6 +237,19 @@ def _parameters(configurable: Any) -> list[str]:
     return []
 
 
+def _configurables_of_alf() -> dict[str, str]:
+    """Module by name and by module.name, of what gin knows once it is imported; from the sources, since importing costs."""
+    modules: dict[str, str] = {}
+    several: set[str] = set()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts)
+        for match in _CONFIGURABLE.finditer(path.read_text(encoding="utf-8")):
+            name = match[1] or match[2]
+            several |= {name} & modules.keys()
+            modules |= {name: module, f"{path.stem}.{name}": module}
+    return {name: module for name, module in modules.items() if name not in several}
+
+
 def _hint(message: str) -> str:
     registry = gin.config._REGISTRY
     if match := _NO_MODULE.search(message):
@@ -250,8 +265,13 @@ def _hint(message: str) -> str:
         if instead := what_instead(name):
             return f" {instead}"
         short = {".".join(s.split(".")[-(name.count(".") + 1) :]) for s, _ in registry.items()}
-        found = nearest(name, sorted(short))
+        modules = _configurables_of_alf()
+        if module := modules.get(name.removeprefix("alf.")):
+            return f" It is in {module}: put `import {module}` in the gin file."
+        found = nearest(name, sorted({*short, *modules}))
         hint = f" Did you mean {found!r}?" if found else ""
+        if found and found not in short:
+            return f"{hint} It is in {modules[found]}: put `import {modules[found]}` in the gin file."
         return (
             hint + " A name of your own is known once its module is imported: put `import your_module` in the gin file."
         )

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType
+from alf.replay.frame_stacks import FrameStacks
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
 from tests.replay.streams import SPEC
@@ -134,3 +135,18 @@ def test_a_million_atari_steps_take_less_than_7_5_gigabytes() -> None:
     gin.bind_parameter("ReplayBuffer.frame_stack", 4)
     spec = SPEC._replace(observation=tf.TensorSpec([84, 84, 4], tf.uint8), state=())
     assert UniformReplay(spec, 1).buffer.step_bytes * 1_000_000 < 7.5e9
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize(("channels", "axis"), [(1, -1), (3, -1), (1, -3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32])
+def test_bytes_of_all_values_are_put_side_by_side(size: int, channels: int, axis: int, dtype: Any) -> None:
+    frame = [2, 130, channels] if axis == -1 else [channels, 2, 130]
+    frames = np.random.default_rng(size).integers(0, 256, [5, size + 2, *frame]).astype(np.uint8).astype(dtype)
+    whole = tuple(n * size if i == 3 + axis else n for i, n in enumerate(frame))
+    spec = SPEC._replace(observation=tf.TensorSpec(whole, dtype))
+    step_type = tf.fill([5, size + 2], StepType.MID)
+    stacks = tf.function(FrameStacks(size, axis, spec).stacks, autograph=False)(tf.constant(frames), step_type)
+    expected = [np.concatenate(list(np.moveaxis(frames[:, i : i + size], 1, 0)), axis) for i in range(3)]
+    assert stacks.dtype == dtype
+    np.testing.assert_array_equal(stacks, np.stack(expected, 1))

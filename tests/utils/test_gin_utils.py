@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gin
 import pytest
 
@@ -60,6 +63,29 @@ def test_missing_include_is_named(tmp_path):
     path = _write(tmp_path / "a.gin", "include 'nowhere.gin'\n")
     with pytest.raises(GinConfigError, match=r"No gin file 'nowhere.gin'"):
         gin_utils.parse_gin([path])
+
+
+_NOT_IMPORTED = """
+from alf.utils import gin_utils
+for name in ("DuelingQNetwork", "alf.DuelingQNetwork", "DuelngQNetwork", "sync_off_policy_trainer", "suite_agents.load"):
+    try:
+        gin_utils.parse_gin([], [f"x = @{name}"])
+    except gin_utils.GinConfigError as e:
+        print(str(e).splitlines()[0])
+"""
+
+
+def test_names_of_modules_that_are_not_imported_come_with_the_import():
+    done = subprocess.run([sys.executable, "-c", _NOT_IMPORTED], capture_output=True, text=True, check=True)
+    dueling, same, misspelt, trainer, load = done.stdout.splitlines()
+    module = "alf.networks.dueling_q_network"
+    for told in (dueling, same):
+        assert told.endswith(f"'. It is in {module}: put `import {module}` in the gin file.")
+    assert misspelt.endswith(
+        f" Did you mean 'DuelingQNetwork'? It is in {module}: put `import {module}` in the gin file."
+    )
+    assert "put `import alf.trainers.off_policy_trainer` in" in trainer
+    assert "put `import alf.environments.suite_agents` in" in load
 
 
 @pytest.mark.parametrize(
