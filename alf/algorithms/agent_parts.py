@@ -45,10 +45,10 @@ def total_loss(rl: LossInfo, parts: Sequence[LossInfo]) -> LossInfo:
     scalar: Any = rl.scalar_loss
     extra = dict(rl.extra) if rl.extra else {}
     for loss in parts:
-        if isinstance(loss.loss, tf.Tensor):
+        if not isinstance(loss.loss, tuple):
             raise ValueError("The parts of an Agent give their loss as LossInfo.scalar_loss, not as loss.")
-        if isinstance(loss.scalar_loss, tf.Tensor):
-            scalar = loss.scalar_loss + scalar if isinstance(scalar, tf.Tensor) else loss.scalar_loss
+        if not isinstance(loss.scalar_loss, tuple):
+            scalar = loss.scalar_loss if isinstance(scalar, tuple) else loss.scalar_loss + scalar
         reported = loss.extra or {}
         if twice := extra.keys() & reported.keys():
             raise ValueError(f"Two parts of an Agent report {sorted(twice)}: give them different names.")

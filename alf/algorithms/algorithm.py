@@ -250,23 +250,15 @@ class Algorithm(tf.Module):
 
         Returns:
           the LossInfo, whose `loss` is the scalar that was minimised, and the gradients before clipping.
+
+        Raises:
+          ValueError: `calc_loss` gave something else than a LossInfo, or a loss of a wrong shape.
         """
         trained = tf.cast(training_info.step_type != StepType.LAST, tf.float32) if valid_masks is None else valid_masks
         training_info = training_info._replace(valid=trained)
         with tape, learning():
             loss_info = self.calc_loss(training_info)
-            loss = loss_info.loss
-            if isinstance(loss, tf.Tensor) and loss.shape.rank:
-                if sequence_weights is not None:
-                    loss = loss * sequence_weights
-                if valid_masks is None:
-                    loss = tf.reduce_mean(loss)
-                else:
-                    loss = tf.reduce_sum(loss * valid_masks) / tf.maximum(tf.reduce_sum(valid_masks), 1.0)
-            elif not isinstance(loss, tf.Tensor):
-                loss = tf.zeros([])
-            if isinstance(loss_info.scalar_loss, tf.Tensor):
-                loss += loss_info.scalar_loss
+            loss = self._minimised(loss_info, training_info.step_type.shape, valid_masks, sequence_weights)
             weighted = loss * weight
         grads_and_vars = []
         for owner, optimizer, variables in self._owned_variables():
@@ -276,6 +268,33 @@ class Algorithm(tf.Module):
             owner.apply_gradients(optimizer, list(zip(clipped, variables, strict=True)))
         self.after_train(training_info)
         return loss_info._replace(loss=loss), grads_and_vars
+
+    def _minimised(
+        self, info: LossInfo, rows: tf.TensorShape, valid_masks: tf.Tensor | None, sequence_weights: tf.Tensor | None
+    ) -> tf.Tensor:
+        """The mean of the losses of the steps, of shape `rows`, plus the scalar loss."""
+        if not isinstance(info, LossInfo):
+            raise ValueError(f"{self.name}: calc_loss gave {type(info).__name__}; it gives a LossInfo.")
+        total = tf.zeros([]) if isinstance(info.scalar_loss, tuple) else tf.cast(info.scalar_loss, tf.float32)
+        self._check_shape("scalar_loss", total, tf.TensorShape([]))
+        if isinstance(info.loss, tuple):
+            return total
+        loss = tf.cast(info.loss, tf.float32)
+        if loss.shape.rank == 0:
+            return total + loss
+        self._check_shape("loss", loss, rows)
+        if sequence_weights is not None:
+            loss = loss * sequence_weights
+        if valid_masks is None:
+            return total + tf.reduce_mean(loss)
+        return total + tf.reduce_sum(loss * valid_masks) / tf.maximum(tf.reduce_sum(valid_masks), 1.0)
+
+    def _check_shape(self, field: str, loss: tf.Tensor, shape: tf.TensorShape) -> None:
+        if not loss.shape.is_compatible_with(shape):
+            raise ValueError(
+                f"{self.name}: LossInfo.{field} has shape {tuple(loss.shape)}, but it takes {tuple(shape)}: "
+                "loss is one number a step [T, B], scalar_loss one number."
+            )
 
     def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
         """Has an optimiser of this algorithm apply clipped gradients; called in the graph once for each optimiser."""

@@ -94,12 +94,17 @@ class PrioritizedReplay(UniformReplay):
         """Sets the priorities of the sequences of a sample of the present view; traceable.
 
         Raises:
-          ValueError: the loss gives no priority.
+          ValueError: the loss gives no priority, or one of a wrong shape.
         """
         if isinstance(priority, tuple):
             raise ValueError(
                 "exp_replayer='prioritized' needs LossInfo.priority, float32 [batch], from calc_loss, such as the absolute "
                 "temporal difference error of each sequence."
+            )
+        if not tf.TensorShape(priority.shape).is_compatible_with(sample.stream.shape):
+            raise ValueError(
+                f"LossInfo.priority has shape {tuple(priority.shape)}, but it takes one number a sequence: "
+                f"{tuple(sample.stream.shape)}."
             )
         rows = sample.stream * self.buffer.max_length + sample.step % self.buffer.max_length
         weight = (tf.cast(priority, tf.float64) + self._epsilon) ** self._alpha
