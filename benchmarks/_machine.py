@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CACHE = ROOT / ".cache"
 
-_PACKAGES = ("tensorflow", "tf-keras", "tf-agents", "numpy", "gymnasium", "envpool")
+_PACKAGES = ("tensorflow", "tf-keras", "tf-agents", "numpy", "gymnasium", "envpool", "mujoco")
 
 
 def versions(names: Iterable[str] = _PACKAGES) -> dict[str, str]:

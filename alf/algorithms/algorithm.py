@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from alf.algorithms import contracts
 from alf.data_structures import LossInfo, Nest, StepType, TrainingInfo
 from alf.networks.calling import learning
 from alf.utils.common import as_list, check_made
@@ -29,7 +30,7 @@ class Algorithm(tf.Module):
         gradient_clipping: float | None = None,
         clip_by_global_norm: bool = False,
         debug_summaries: bool = False,
-        name: str = "Algorithm",
+        name: str | None = None,
     ) -> None:
         """Creates the algorithm.
 
@@ -41,11 +42,12 @@ class Algorithm(tf.Module):
           gradient_clipping: norm to clip to, also for optimisers of algorithms inside that have no own; None does not clip.
           clip_by_global_norm: clip by the global norm of an optimiser's gradients instead of each by its own.
           debug_summaries: report more about the inside of the losses.
-          name: name of the algorithm.
+          name: name of the algorithm; by default that of its class.
 
         Raises:
           ValueError: optimisers and module sets do not match in number, one is a class, or the norm is not above 0 or missing.
         """
+        name = name or type(self).__name__
         super().__init__(name=name)
         self._train_state_spec = () if train_state_spec is None else train_state_spec
         self._predict_state_spec = self._train_state_spec if predict_state_spec is None else predict_state_spec
@@ -258,7 +260,9 @@ class Algorithm(tf.Module):
         training_info = training_info._replace(valid=trained)
         with tape, learning():
             loss_info = self.calc_loss(training_info)
-            loss = self._minimised(loss_info, training_info.step_type.shape, valid_masks, sequence_weights)
+            loss = contracts.minimised(
+                self.name, loss_info, training_info.step_type.shape, valid_masks, sequence_weights
+            )
             weighted = loss * weight
         grads_and_vars = []
         for owner, optimizer, variables in self._owned_variables():
@@ -268,33 +272,6 @@ class Algorithm(tf.Module):
             owner.apply_gradients(optimizer, list(zip(clipped, variables, strict=True)))
         self.after_train(training_info)
         return loss_info._replace(loss=loss), grads_and_vars
-
-    def _minimised(
-        self, info: LossInfo, rows: tf.TensorShape, valid_masks: tf.Tensor | None, sequence_weights: tf.Tensor | None
-    ) -> tf.Tensor:
-        """The mean of the losses of the steps, of shape `rows`, plus the scalar loss."""
-        if not isinstance(info, LossInfo):
-            raise ValueError(f"{self.name}: calc_loss gave {type(info).__name__}; it gives a LossInfo.")
-        total = tf.zeros([]) if isinstance(info.scalar_loss, tuple) else tf.cast(info.scalar_loss, tf.float32)
-        self._check_shape("scalar_loss", total, tf.TensorShape([]))
-        if isinstance(info.loss, tuple):
-            return total
-        loss = tf.cast(info.loss, tf.float32)
-        if loss.shape.rank == 0:
-            return total + loss
-        self._check_shape("loss", loss, rows)
-        if sequence_weights is not None:
-            loss = loss * sequence_weights
-        if valid_masks is None:
-            return total + tf.reduce_mean(loss)
-        return total + tf.reduce_sum(loss * valid_masks) / tf.maximum(tf.reduce_sum(valid_masks), 1.0)
-
-    def _check_shape(self, field: str, loss: tf.Tensor, shape: tf.TensorShape) -> None:
-        if not loss.shape.is_compatible_with(shape):
-            raise ValueError(
-                f"{self.name}: LossInfo.{field} has shape {tuple(loss.shape)}, but it takes {tuple(shape)}: "
-                "loss is one number a step [T, B], scalar_loss one number."
-            )
 
     def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
         """Has an optimiser of this algorithm apply clipped gradients; called in the graph once for each optimiser."""

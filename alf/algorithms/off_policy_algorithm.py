@@ -10,7 +10,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from alf.algorithms import minibatch
+from alf.algorithms import contracts, minibatch
 from alf.algorithms.learners import Learners, SharedTape
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
 from alf.data_structures import Experience, LossInfo, Nest, StepType
@@ -443,14 +443,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def _train_metrics(
         self, loss_info: LossInfo, grads_and_vars: list[tuple[tf.Tensor, tf.Variable]], valid: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        metrics = {"loss": loss_info.loss}
-        total = tf.maximum(tf.reduce_sum(valid), 1.0)
-        for name, value in loss_info.extra.items() if loss_info.extra else ():
-            if name in ("loss", "grad_norm"):
-                raise ValueError(
-                    f"{self.name}: LossInfo.extra has {name!r}, which every training reports: name it otherwise."
-                )
-            metrics[name] = tf.reduce_sum(value * valid) / total if value.shape.rank else value
+        metrics = {"loss": loss_info.loss, **contracts.reported(self.name, loss_info, valid)}
         grads = [g for g, _ in grads_and_vars if g is not None]
         metrics["grad_norm"] = tf.linalg.global_norm(grads)
         if self._summarize_grads_and_vars:

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.specs import BoundedTensorSpec
 
+from alf.algorithms import contracts
 from alf.algorithms.algorithm import Algorithm
 from alf.algorithms.predictions import outputs_of
 from alf.data_structures import (
@@ -80,7 +81,7 @@ class RLAlgorithm(Algorithm):
         debug_summaries: bool = False,
         summarize_grads_and_vars: bool = False,
         summarize_action_distributions: bool = False,
-        name: str = "RLAlgorithm",
+        name: str | None = None,
     ) -> None:
         """Creates the algorithm; arguments not named here as in `Algorithm`.
 
@@ -184,7 +185,7 @@ class RLAlgorithm(Algorithm):
         state = zeros_from_spec(self._train_state_spec, _SPEC_BATCH)
         with rng.scope(tf.zeros([2], tf.int32)):
             policy_step = self.rollout(time_step, state, PREPARE_SPEC)
-        tf.nest.assert_same_structure(policy_step.state, self._train_state_spec)
+        contracts.check_policy_step(self.name, policy_step, _SPEC_BATCH, self._action_spec, self._train_state_spec)
         return nest_utils.extract_spec(policy_step.info)
 
     # ---- acting ----

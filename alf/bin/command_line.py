@@ -39,6 +39,8 @@ _TOLD = (
     ("alf.utils.gin_utils", "GinConfigError"),
     ("alf.trainers.checkpointing", "CheckpointError"),
     ("alf.trainers.run_lock", "RunLockedError"),
+    ("alf.trainers.saving", "NonFiniteError"),
+    ("alf.replay.dataset", "DatasetError"),
     ("alf.export.policy", "ExportError"),
     ("alf.replay.experience_replayer", "ReplayTooSmallError"),
 )
@@ -72,8 +74,8 @@ def run(body: Callable[[], int | None]) -> int:
       body: returns an exit code, or None for 0.
 
     Returns:
-      the exit code: that of `body`; 2, with one line, when the command line, the configuration or a checkpoint is
-      wrong; 130 after Ctrl-C.
+      the exit code: that of `body`; 2, with one line, when the command line, the configuration, a checkpoint or a dataset
+      is wrong, or a loss no longer finite; 130 after Ctrl-C.
     """
     _starting.started()
     with _noting_interrupts() as interrupts:

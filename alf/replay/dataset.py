@@ -10,6 +10,7 @@ may tell the natural logarithm of the chance with which each action was chosen.
 from __future__ import annotations
 
 import os
+import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,8 +99,13 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
     specs = {"step_type": tf.TensorSpec([], tf.int32)}
     specs |= {name: tf.TensorSpec([], tf.float32) for name in ("reward", "discount")}
     specs |= _leaves("observation", observation_spec) | _leaves("action", action_spec)
+    file = os.path.expanduser(path)
+    if os.path.isfile(file) and not zipfile.is_zipfile(file):
+        raise DatasetError(
+            f"The dataset {path} cannot be read: it is damaged, or no .npz archive as alf.replay.dataset.write_dataset writes."
+        )
     try:
-        with np.load(os.path.expanduser(path), allow_pickle=False) as archive:
+        with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as e:  # Damaged bytes make zlib, zipfile and numpy raise many kinds.
         raise DatasetError(f"The dataset {path} cannot be read: {e}") from e

@@ -217,34 +217,3 @@ def test_a_binding_of_the_losses_debug_summaries_counts() -> None:
     algorithm = ActorCriticAlgorithm(obs, act, *feed_forward(obs, act), optimizer=sgd())
     algorithm.train_from(collected(algorithm))
     assert {"returns", "advantages"} <= set(reported(algorithm))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda i: i._replace(loss=i.loss[..., tf.newaxis]), r"LossInfo.loss has shape \(13, 3, 1\), but it takes \(13, 3\)"),
-        (lambda i: i._replace(loss=i.loss[0]), r"LossInfo.loss has shape \(3,\), but it takes \(13, 3\)"),
-        (lambda i: i._replace(loss=tf.transpose(i.loss)), r"LossInfo.loss has shape \(3, 13\), but it takes \(13, 3\)"),
-        (lambda i: i._replace(scalar_loss=i.loss), r"LossInfo.scalar_loss has shape \(13, 3\), but it takes \(\)"),
-        (lambda i: i.loss, "calc_loss gave .*Tensor; it gives a LossInfo"),
-    ],
-)
-def test_a_loss_of_a_wrong_shape_is_not_broadcast(change: Any, message: str) -> None:
-    algorithm = actor_critic()
-    exp = tf.nest.map_structure(lambda x: x[:3], collected(algorithm))
-    calc_loss = algorithm.calc_loss
-    algorithm.calc_loss = lambda info: change(calc_loss(info))  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=f"ActorCriticAlgorithm: {message}"):
-        algorithm.train_from(exp)
-
-
-def test_a_loss_may_be_a_number() -> None:
-    algorithm = actor_critic()
-    exp = collected(algorithm)
-    algorithm.train_from(exp)
-    without = reported(algorithm)["loss"]
-    algorithm = actor_critic()
-    calc_loss = algorithm.calc_loss
-    algorithm.calc_loss = lambda info: calc_loss(info)._replace(scalar_loss=2.0)  # type: ignore[method-assign]
-    algorithm.train_from(exp)
-    assert reported(algorithm)["loss"] == pytest.approx(without + 2.0)

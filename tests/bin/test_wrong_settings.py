@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 from absl import logging
 
@@ -48,6 +50,17 @@ def test_an_error_of_training_keeps_its_traceback(tmp_path, logged, monkeypatch)
     bindings = [f"--gin_param={b}" for b in SMALL]
     with pytest.raises(TypeError, match="on purpose"):
         run_here(train.main, f"--root_dir={tmp_path}", "--gin_file=async_ppo_cart_pole", *bindings)
+
+
+@pytest.mark.parametrize("error", ["alf.trainers.saving.NonFiniteError", "alf.replay.dataset.DatasetError"])
+def test_an_error_that_says_what_to_do_is_one_line(error, logged):
+    module, _, name = error.rpartition(".")
+
+    def body():
+        raise getattr(importlib.import_module(module), name)("lower the rate")
+
+    assert command_line.run(body) == command_line.MISTAKE
+    assert logged == ["lower the rate"]
 
 
 def test_where_it_came_from_is_told_on_request(monkeypatch):

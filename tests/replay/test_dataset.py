@@ -56,7 +56,10 @@ def test_other_observations_and_damaged_files_are_refused(tmp_path: Any) -> None
     (tmp_path / "d.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DatasetError, match="cannot be read"):
         dataset.read_dataset(path, OBS, ACTION)
-    with pytest.raises(DatasetError, match="cannot be read"):
+    (tmp_path / "d.npz").write_text("reward,action")
+    with pytest.raises(DatasetError, match=r"cannot be read: it is damaged, or no .npz archive"):
+        dataset.read_dataset(path, OBS, ACTION)
+    with pytest.raises(DatasetError, match=r"cannot be read: .*No such file"):
         dataset.read_dataset(str(tmp_path / "none.npz"), OBS, ACTION)
     np.savez(path, step_type=np.array([object()]))
     with pytest.raises(DatasetError, match="cannot be read"):

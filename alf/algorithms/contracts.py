@@ -1,0 +1,153 @@
+"""What the methods that an algorithm defines have to give; a slip in one is told here, not by TensorFlow's inner parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from alf.data_structures import LossInfo, Nest, PolicyStep
+from alf.utils import nest_utils
+
+# What every training reports.
+_TAKEN = ("loss", "grad_norm")
+
+
+def check_policy_step(name: str, step: Any, batch_size: int, action_spec: Nest, state_spec: Nest) -> None:
+    """Checks what `rollout` gave for a batch.
+
+    Args:
+      name: of the algorithm.
+      step: what was given.
+      batch_size: B.
+      action_spec: specs that the action [B, ...] must have.
+      state_spec: specs that the recurrent state [B, ...] must have.
+
+    Raises:
+      ValueError: it is no PolicyStep, or its action, state or info is not as it must be.
+    """
+    if getattr(step, "_fields", None) != PolicyStep._fields:
+        raise ValueError(f"{name}: rollout gave {type(step).__name__}; it gives a PolicyStep(action, state, info).")
+    _check_nest(f"{name}: rollout gave an action", step.action, batch_size, action_spec, "action_spec")
+    _check_nest(f"{name}: rollout gave a state", step.state, batch_size, state_spec, "train_state_spec")
+    for leaf in tf.nest.flatten(step.info):
+        shape = leaf.batch_shape if nest_utils.is_distribution(leaf) else getattr(leaf, "shape", None)
+        if shape is None or tf.TensorShape(shape)[:1].as_list() != [batch_size]:
+            raise ValueError(
+                f"{name}: rollout gave an info that has {_told(leaf)} for a batch of {batch_size}: an info is a nest of tensors "
+                "and distributions whose first axis is the batch, and () where there is nothing to record."
+            )
+
+
+def _check_nest(given: str, nest: Nest, batch_size: int, specs: Nest, of: str) -> None:
+    if not nest_utils.same_structure(nest, specs):
+        raise ValueError(
+            f"{given} {_told_nest(nest)}, but {of} is {_told_nest(specs)}: they must have the same structure."
+        )
+    for leaf, spec in zip(tf.nest.flatten(nest), tf.nest.flatten(specs), strict=True):
+        wanted = tf.TensorShape([batch_size, *spec.shape])
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or tf.as_dtype(dtype) != spec.dtype or not wanted.is_compatible_with(leaf.shape):
+            raise ValueError(
+                f"{given} with {_told(leaf)}, but for a batch of {batch_size} {of} asks for {spec.dtype.name} {tuple(wanted)}."
+            )
+
+
+def _told(leaf: Any) -> str:
+    if nest_utils.is_distribution(leaf):
+        return f"{type(leaf).__name__} of batch shape {tuple(leaf.batch_shape)}"
+    if hasattr(leaf, "dtype"):
+        return f"{leaf.dtype.name} {tuple(leaf.shape)}"
+    return f"{leaf!r} of {type(leaf).__name__}"
+
+
+def _told_nest(nest: Nest) -> str:
+    return str(tf.nest.map_structure(_told, nest))
+
+
+def minimised(
+    name: str,
+    info: LossInfo,
+    rows: tf.TensorShape,
+    valid_masks: tf.Tensor | None = None,
+    sequence_weights: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """What the optimisers minimise of a loss: the mean over its steps, plus its scalar.
+
+    Args:
+      name: of the algorithm.
+      info: what `calc_loss` gave.
+      rows: the shape [T, B] of the data.
+      valid_masks: float32 [T, B], 1 where a step counts; by default all do.
+      sequence_weights: float32 [B], factors of the losses of the sequences.
+
+    Returns:
+      float32 [].
+
+    Raises:
+      ValueError: `calc_loss` gave something else than a LossInfo, or a loss of a wrong shape.
+    """
+    if not isinstance(info, LossInfo):
+        raise ValueError(f"{name}: calc_loss gave {type(info).__name__}; it gives a LossInfo.")
+    total = tf.zeros([]) if isinstance(info.scalar_loss, tuple) else tf.cast(info.scalar_loss, tf.float32)
+    _check_shape(name, "scalar_loss", total, [])
+    if isinstance(info.loss, tuple):
+        return total
+    loss = tf.cast(info.loss, tf.float32)
+    if loss.shape.rank == 0:
+        return total + loss
+    _check_shape(name, "loss", loss, rows)
+    if sequence_weights is not None:
+        loss = loss * sequence_weights
+    if valid_masks is None:
+        return total + tf.reduce_mean(loss)
+    return total + tf.reduce_sum(loss * valid_masks) / tf.maximum(tf.reduce_sum(valid_masks), 1.0)
+
+
+def reported(name: str, info: LossInfo, valid: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Each value of `info.extra` by its name, a mean over the steps that count.
+
+    Args:
+      name: of the algorithm.
+      info: its loss; names within names are joined by `/`.
+      valid: float32 [T, B], 1 where a step counts.
+
+    Raises:
+      ValueError: a value has no name, a name that is taken, or a wrong shape.
+    """
+    total = tf.maximum(tf.reduce_sum(valid), 1.0)
+    found = {}
+    for key, value in _named(name, info.extra, ""):
+        if key in _TAKEN:
+            raise ValueError(f"{name}: LossInfo.extra has {key!r}, which every training reports: name it otherwise.")
+        found[key] = tf.cast(value, tf.float32)
+        if found[key].shape.rank:
+            _check_shape(name, f"extra[{key!r}]", found[key], valid.shape)
+            found[key] = tf.reduce_sum(found[key] * valid) / total
+    return found
+
+
+def _named(name: str, extra: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if nest_utils.is_namedtuple(extra):
+        extra = extra._asdict()
+    elif extra is None or (isinstance(extra, tuple) and not extra):
+        return
+    if not isinstance(extra, Mapping):
+        raise ValueError(
+            f"{name}: LossInfo.extra{f' at {prefix!r}' if prefix else ''} is a {type(extra).__name__}; it is a dict, or a "
+            "namedtuple, of what to report by name."
+        )
+    for key, value in extra.items():
+        if isinstance(value, (Mapping, tuple, list)):
+            yield from _named(name, value, f"{prefix}{key}/")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def _check_shape(name: str, field: str, value: tf.Tensor, shape: Any) -> None:
+    if not tf.TensorShape(shape).is_compatible_with(value.shape):
+        raise ValueError(
+            f"{name}: LossInfo.{field} has shape {tuple(value.shape)}, but it takes {tuple(shape)}: what is of the steps has "
+            "one number for each [T, B], and what is of all one number."
+        )

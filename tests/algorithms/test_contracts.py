@@ -1,0 +1,126 @@
+"""A slip in a method of an algorithm of one's own is told in one sentence."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.data_structures import Experience, LossInfo, PolicyStep
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.suite_unittest import PolicyUnittestEnv
+from tests.algorithms.networks import feed_forward, specs_of
+
+Parts = namedtuple("Parts", ["one", "nothing"])
+
+
+class Own(ActorCriticAlgorithm):
+    """An actor-critic whose results are changed before they are given."""
+
+    def __init__(self, change: Any = lambda x: x, change_loss: Any = lambda x: x) -> None:
+        tf.keras.utils.set_random_seed(4)
+        obs, act = specs_of(PolicyUnittestEnv(3, 5, seed=0))
+        super().__init__(obs, act, *feed_forward(obs, act), optimizer=tf.keras.optimizers.legacy.SGD(1.0), name="Own")
+        self._change = change
+        self._change_loss = change_loss
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> Any:
+        return self._change(super().rollout(time_step, state, mode))
+
+    def calc_loss(self, training_info: Any) -> Any:
+        return self._change_loss(super().calc_loss(training_info))
+
+
+def collected(algorithm: Any) -> Experience:
+    """A batch [B'=3, T=12, ...] with its bootstrap: 13 rows."""
+    driver = SyncOffPolicyDriver(PolicyUnittestEnv(3, 5, seed=0), algorithm, 12, random_seed=0)
+    driver.run()
+    driver.stop()
+    batch: Experience = algorithm.exp_replayer.replay_all()
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: None, r"rollout gave NoneType; it gives a PolicyStep\(action, state, info\)"),
+        (lambda s: tuple(s), "rollout gave tuple; it gives a PolicyStep"),
+        (
+            lambda s: s._replace(action=tf.cast(s.action, tf.float32)),
+            r"action with float32 \(2, 1\).* asks for int64 \(2, 1\)",
+        ),
+        (
+            lambda s: s._replace(action=s.action[:, tf.newaxis]),
+            r"action with int64 \(2, 1, 1\).* action_spec asks for int64 \(2, 1\)",
+        ),
+        (lambda s: s._replace(action=1), "action with 1 of int, but"),
+        (
+            lambda s: s._replace(action={"a": s.action}),
+            r"action \{'a': 'int64 \(2, 1\)'\}, but action_spec is int64 \(1,\)",
+        ),
+        (lambda s: s._replace(state=tf.zeros([2, 3])), r"state float32 \(2, 3\), but train_state_spec is \(\)"),
+        (lambda s: s._replace(info={"a": None}), "info that has None of NoneType for a batch of 2"),
+        (lambda s: s._replace(info={"a": 1.0}), "info that has 1.0 of float"),
+        (lambda s: s._replace(info=tf.zeros([])), r"info that has float32 \(\) for a batch of 2"),
+        (lambda s: s._replace(info=tf.zeros([1, 2])), r"info that has float32 \(1, 2\) for a batch of 2"),
+    ],
+)
+def test_what_rollout_gives_is_checked(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^Own: rollout gave .*{message.removeprefix('rollout gave ')}"):
+        _ = Own(change).experience_spec
+
+
+def test_numpy_and_namedtuples_of_the_same_fields_will_do() -> None:
+    twin = namedtuple("twin", PolicyStep._fields)
+    _ = Own(lambda s: twin(np.zeros([2, 1], np.int64), (), {"a": np.zeros([2, 3], np.float32)})).experience_spec
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda i: i._replace(loss=i.loss[..., tf.newaxis]),
+            r"LossInfo.loss has shape \(13, 3, 1\), but it takes \(13, 3\)",
+        ),
+        (lambda i: i._replace(loss=i.loss[0]), r"LossInfo.loss has shape \(3,\), but it takes \(13, 3\)"),
+        (lambda i: i._replace(loss=tf.transpose(i.loss)), r"LossInfo.loss has shape \(3, 13\), but it takes \(13, 3\)"),
+        (lambda i: i._replace(scalar_loss=i.loss), r"LossInfo.scalar_loss has shape \(13, 3\), but it takes \(\)"),
+        (lambda i: i.loss, "calc_loss gave .*Tensor; it gives a LossInfo"),
+        (lambda i: i._replace(extra=i.loss), "LossInfo.extra is a SymbolicTensor; it is a dict"),
+        (lambda i: i._replace(extra={"a": [1.0]}), "LossInfo.extra at 'a/' is a list; it is a dict"),
+        (
+            lambda i: i._replace(extra={"a": i.loss[0]}),
+            r"LossInfo.extra\['a'\] has shape \(3,\), but it takes \(13, 3\)",
+        ),
+    ],
+)
+def test_what_calc_loss_gives_is_checked(change: Any, message: str) -> None:
+    algorithm = Own(change_loss=change)
+    with pytest.raises(ValueError, match=f"Own: {message}"):
+        algorithm.train_from(collected(algorithm))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda info: LossInfo(loss=0.0 * info.loss, scalar_loss=2.0),
+        lambda info: LossInfo(loss=2, scalar_loss=0.0 * tf.reduce_mean(info.loss)),
+        lambda info: LossInfo(loss=np.full([13, 3], 2.0), scalar_loss=0.0 * tf.reduce_mean(info.loss)),
+    ],
+)
+def test_a_loss_may_be_a_number(change: Any) -> None:
+    algorithm = Own(change_loss=change)
+    algorithm.train_from(collected(algorithm))
+    assert float(algorithm.last_train_metrics["loss"]) == pytest.approx(2.0)
+
+
+def test_numbers_of_parts_are_reported_by_their_path() -> None:
+    parts = {"number": 1, "parts": Parts(one={"x": tf.constant(3.0, tf.float64)}, nothing=()), "none": None}
+    algorithm = Own(change_loss=lambda info: info._replace(extra=parts))
+    algorithm.train_from(collected(algorithm))
+    got = {k: float(v) for k, v in algorithm.last_train_metrics.items()}
+    assert {k: v for k, v in got.items() if k not in ("loss", "grad_norm")} == {"number": 1.0, "parts/one/x": 3.0}
