@@ -10,7 +10,7 @@ from typing import Any
 import gin
 import gymnasium
 
-from alf.environments import gym_ids
+from alf.environments import gym_ids, wrapper_lists
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpool
 from alf.environments.gymnasium_environment import VectorEnvironment
@@ -49,7 +49,7 @@ def load(
         a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`: see
         `EnvironmentLoader`.
       gym_env_wrappers: wrap each `gymnasium.Env`, in order; see `alf.environments.wrappers`.
-      env_wrappers: wrap the `BatchedEnvironment`, in order.
+      env_wrappers: wrap the `BatchedEnvironment`, in order; Gymnasium wrappers go behind those of `gym_env_wrappers`.
       max_episode_steps: truncates episodes after so many decisions of the agent; None keeps what the environment is
         registered with, 0 lifts that.
       render_mode: "rgb_array" to make `render` work; None to save the cost.
@@ -61,9 +61,10 @@ def load(
       What `create_environment` calls with a batch size and a seed.
 
     Raises:
-      ValueError: `max_episode_steps` is below 0.
+      ValueError: `max_episode_steps` is below 0, or one of the wrappers is none.
     """
     check_max_episode_steps(max_episode_steps)
+    gym_env_wrappers, env_wrappers = wrapper_lists.by_kind(gym_env_wrappers, env_wrappers)
     threads = {} if num_threads is None else {"num_threads": num_threads}
     if render_mode is not None:
         env_kwargs["render_mode"] = render_mode
@@ -125,7 +126,12 @@ def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:
 def wrapped_maker(
     make: Callable[..., Any], wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]]
 ) -> Callable[..., gymnasium.Env]:
-    """`make` with every environment wrapped, in order; ValueError, when called, for what is no `gymnasium.Env`."""
+    """`make` with every environment wrapped, in order.
+
+    Raises:
+      ValueError: one of `wrappers` is none; or, when what is returned is called, there is no `gymnasium.Env` to wrap.
+    """
+    wrapper_lists.check(wrapper_lists.SINGLE, wrappers)
 
     @functools.wraps(make, assigned=("__doc__",), updated=())
     def make_wrapped(*args: Any, **kwargs: Any) -> gymnasium.Env:
@@ -142,9 +148,7 @@ def wrapped_maker(
 
 def _wrap(env: gymnasium.Env, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]]) -> gymnasium.Env:
     """`env` in wrappers; one that skips frames comes below the time limit, which counts the agent's decisions."""
-    wrapped = env
-    for wrap in wrappers:
-        wrapped = wrap(wrapped)
+    wrapped: gymnasium.Env = wrapper_lists.wrap(wrapper_lists.SINGLE, env, wrappers)
     if isinstance(env, gymnasium.wrappers.TimeLimit) and frames_per_step(wrapped) != frames_per_step(env):
         return gymnasium.wrappers.TimeLimit(_wrap(env.env, wrappers), env._max_episode_steps)
     return wrapped

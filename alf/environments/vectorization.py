@@ -12,6 +12,7 @@ import gymnasium
 from absl import logging
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from alf.environments import wrapper_lists
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, is_envpool
 from alf.environments.gymnasium_environment import SingleEnvironment, VectorEnvironment
@@ -40,6 +41,9 @@ class EnvironmentLoader:
     make_envpool: Callable[[int, list[int]], EnvPoolEnvironment] | None = None
     env_wrappers: Sequence[Callable[[BatchedEnvironment], BatchedEnvironment]] = ()
 
+    def __post_init__(self) -> None:
+        wrapper_lists.check(wrapper_lists.BATCHES, self.env_wrappers)
+
     def __call__(
         self,
         batch_size: int,
@@ -58,7 +62,8 @@ class EnvironmentLoader:
           step_timeout_secs: bounds a step of "async"; see `ProcessEnvironment`.
 
         Raises:
-          ValueError: an unknown vectorization, or one that this environment does not have.
+          ValueError: an unknown vectorization, one that this environment does not have, or a wrapper that returns
+            something else.
           TypeError: `make` returned something else.
         """
         kind = vectorization or "auto"
@@ -67,9 +72,11 @@ class EnvironmentLoader:
         if batch_size < 1:
             raise ValueError(f"A batched environment has at least one row; got batch size {batch_size}.")
         env = self._make(batch_size, row_seeds(seed, batch_size), kind, step_timeout_secs)
-        for wrap in self.env_wrappers:
-            env = wrap(env)
-        return env
+        try:
+            return wrapper_lists.wrap(wrapper_lists.BATCHES, env, self.env_wrappers)
+        except BaseException:
+            env.close()
+            raise
 
     def make_one(self, seed: int) -> Any:
         """What `make` gives for one row, not adapted."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import gin
 
-from alf.utils.value_kinds import SCALARS, expected, fits, hints_of, only_scalars
+from alf.utils.value_kinds import SCALARS, expected, fits, hints_of
 
 # TensorFlow annotates nothing: what these take are numbers, but for a few.
 _OPTIMIZERS = "tf.keras.optimizers"
@@ -20,22 +20,11 @@ class _Unknown(Exception):
     """What a value will be shows only when the configuration is used."""
 
 
-class _Made(NamedTuple):
-    """What a call will return, as of @name()."""
-
-    by: Any
-
-    @property
-    def is_object(self) -> bool:
-        """Whether it is surely neither a number nor text, but an instance of a class."""
-        return isinstance(self.by, type) and not issubclass(self.by, (numbers.Number, str))
-
-
 def wrong_bindings() -> Iterator[tuple[str, str, str, Any, str]]:
     """The bindings whose value is of another kind than its parameter.
 
     Whole numbers written as 1e6 become integers where these are asked for. Of what is made by a reference, as @name(), it
-    is only known whether it is an object.
+    is only known whether it is an object, and whether that can be called.
 
     Yields:
       scope, selector and parameter, the value, and in words what it must be.
@@ -62,13 +51,17 @@ def _literal(value: Any) -> Any:
     if isinstance(value, gin.config.ConfigurableReference):
         if value.configurable.wrapped is gin.config.macro:
             return _literal(_macro(value))
-        return _Made(value.configurable.wrapped) if value.evaluate else value.scoped_configurable_fn
+        return _stand_in(value.configurable.wrapped) if value.evaluate else value.scoped_configurable_fn
     if isinstance(value, (list, tuple)):
-        values = [_literal(x) for x in value]
-        if any(isinstance(x, _Made) for x in values):
-            raise _Unknown
-        return type(value)(values)
+        return type(value)(_literal(x) for x in value)
     return value
+
+
+def _stand_in(makes: Any) -> Any:
+    """An object that fits where what a call of `makes` returns does, as of @name(); that is only known of classes."""
+    if not isinstance(makes, type) or issubclass(makes, (numbers.Number, str, list, tuple, Mapping)):
+        raise _Unknown
+    return _stand_in if any("__call__" in base.__dict__ for base in makes.__mro__) else object()
 
 
 def _macro(reference: Any) -> Any:
@@ -81,8 +74,6 @@ def _macro(reference: Any) -> Any:
 def _complaint(configurable: Any, name: str, value: Any) -> str | None:
     """What the value of a parameter must be, in words; None where it may be as it is."""
     hint, default = hints_of(configurable.wrapped).get(name), _default(configurable.wrapped, name)
-    if isinstance(value, _Made):
-        return expected(hint) if value.is_object and only_scalars(hint) else None
     if hint is not None:
         # Many write `size: int = None`.
         return None if fits(value, hint) or value is default is None else expected(hint)

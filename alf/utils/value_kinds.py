@@ -56,13 +56,6 @@ def fits(value: Any, hint: Any) -> bool:
     return True
 
 
-def only_scalars(hint: Any) -> bool:
-    """Whether a type hint asks for nothing but one of `SCALARS`, or None."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return all(part is type(None) or part in SCALARS for part in typing.get_args(hint))
-    return hint in SCALARS
-
-
 def _elements_fit(values: list[Any] | tuple[Any, ...], hint: Any) -> bool:
     args = typing.get_args(hint)
     if not args:
@@ -98,6 +91,8 @@ def _of_what(hint: Any) -> str:
         return ""
     if typing.get_origin(hint) is tuple and args[-1] is typing.get_args(hint)[-1]:
         return f" of {len(args)}: {', '.join(expected(arg) for arg in args)}"
+    if typing.get_origin(args[0]) is collections.abc.Callable:
+        return " of functions or classes (@name)"
     plural = {int: " of whole numbers", float: " of numbers", str: " of texts"}
     return plural.get(args[0], "")
 

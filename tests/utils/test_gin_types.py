@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -30,6 +30,7 @@ def kinds_target(
     share: float | None = None,
     flag: bool = False,
     sizes: Sequence[int] | None = None,
+    functions: Sequence[Callable[[int], int]] = (),
     anything: Any = None,
     unannotated=0.5,
     sloppy: int = None,  # type: ignore[assignment]  # noqa: RUF013
@@ -41,6 +42,12 @@ def kinds_target(
 class KindsBase:
     def __init__(self, gamma: float = 0.9, loss: Any = None) -> None:
         self.gamma = gamma
+
+
+@gin.configurable
+class KindsCalled:
+    def __call__(self, number: int) -> int:
+        return number
 
 
 @gin.configurable
@@ -66,6 +73,11 @@ class KindsDerived(KindsBase):
         (["KindsDerived.gamma=None"], "KindsDerived.gamma=None must be a number."),
         (["KindsDerived.gamma=@KindsBase()"], "KindsDerived.gamma=@KindsBase() must be a number."),
         (["b=@KindsBase()", "kinds_target.share=%b"], "kinds_target.share=%b must be a number or None."),
+        (["kinds_target.share=@KindsCalled()"], "kinds_target.share=@KindsCalled() must be a number or None."),
+        (
+            ["kinds_target.functions=(@KindsBase(),)"],
+            "kinds_target.functions=(@KindsBase(),) must be a list of functions or classes (@name).",
+        ),
     ],
 )
 def test_another_kind_is_told_in_a_sentence(bindings, message):
@@ -82,6 +94,7 @@ def test_what_may_be_right_is_let_through():
         "b/kinds_target.share=None",
         "kinds_target.flag=1",
         "kinds_target.sizes=(1, 2)",
+        "d/kinds_target.functions=[@KindsBase, @KindsCalled(), @kinds_target()]",
         "kinds_target.anything='x'",
         "kinds_target.unannotated='x'",
         "kinds_target.sloppy=None",
