@@ -339,6 +339,48 @@ actor/ddpg.actor_network.ActorNetwork.fc_layer_params = (16, 16)
 """
 
 
+# On-policy settings first, and then others that win, as ALF's own file had them.
+SARSA = """
+import alf.algorithms.sarsa_algorithm
+import alf.environments.wrappers
+import alf.trainers.on_policy_trainer
+RandomFirstEpisodeLength.random_length_range = 200
+suite_gym.load.env_wrappers = (@RandomFirstEpisodeLength, )
+create_environment.env_name = "Pendulum-v1"
+create_environment.num_parallel_environments = 128
+observation_spec = @get_observation_spec()
+action_spec = @get_action_spec()
+actor/ddpg.actor_network.ActorNetwork.input_tensor_spec = %observation_spec
+actor/ddpg.actor_network.ActorNetwork.output_tensor_spec = %action_spec
+critic/ddpg.critic_network.CriticNetwork.input_tensor_spec = (%observation_spec, %action_spec)
+critic/ddpg.critic_network.CriticNetwork.joint_fc_layer_params = (16, 16)
+SarsaAlgorithm.actor_network = @actor/ddpg.actor_network.ActorNetwork()
+SarsaAlgorithm.critic_network = @critic/ddpg.critic_network.CriticNetwork()
+SarsaAlgorithm.actor_optimizer = @actor/Adam()
+SarsaAlgorithm.critic_optimizer = @critic/Adam()
+actor/Adam.learning_rate = 1e-4
+critic/Adam.learning_rate = 1e-3
+Agent.action_spec = %action_spec
+Agent.rl_algorithm_cls = @SarsaAlgorithm
+TrainerConfig.trainer = @on_policy_trainer
+TrainerConfig.unroll_length = 1
+TrainerConfig.num_steps_per_iter = 128
+TrainerConfig.algorithm_ctor = @Agent
+TrainerConfig.num_iterations = 2
+create_environment.num_parallel_environments = 1
+import alf.trainers.off_policy_trainer
+TrainerConfig.trainer = @sync_off_policy_trainer
+TrainerConfig.initial_collect_steps = 200
+TrainerConfig.mini_batch_length = 1
+TrainerConfig.mini_batch_size = 128
+TrainerConfig.num_updates_per_train_step = 1
+TrainerConfig.whole_replay_buffer_training = False
+TrainerConfig.clear_replay_buffer = False
+TrainerConfig.use_rollout_state = True
+ReplayBuffer.max_length = 100000
+"""
+
+
 def _parse(tmp_path: pathlib.Path, *texts: str, bindings: Sequence[str] = ()) -> TrainerConfig:
     (tmp_path / "old.gin").write_text("import alf.algorithms.agent\n" + "".join(texts))
     small = ["TrainerConfig.export_saved_model = False", "TrainerConfig.random_seed = 0"]
@@ -364,6 +406,11 @@ def test_a_ppo_file(tmp_path: pathlib.Path) -> None:
     assert (trainer.counters.iterations, trainer.counters.env_steps) == (2, 2 * 32 * 8)
     # Two minibatches in each of four passes, all of which the counter counts.
     assert trainer.counters.global_steps == 2 * 4 * 2
+
+
+def test_a_sarsa_file(tmp_path: pathlib.Path) -> None:
+    trainer = _train(tmp_path, SARSA)
+    assert (trainer.counters.iterations, trainer.counters.env_steps) == (2, 201)
 
 
 @pytest.mark.parametrize(("text", "wrapped"), [(SAC, "SacAlgorithm"), (DDPG, "DdpgAlgorithm")])

@@ -317,6 +317,12 @@ class Agent(OffPolicyAlgorithm):
         """The RL algorithm's; the curiosity module learns from transitions."""
         return max(1 if self._icm is None else 2, self._rl_algorithm.least_sample_length)
 
+    @property
+    def learner(self) -> OffPolicyAlgorithm:
+        """The RL algorithm's, unless the curiosity module asks for more."""
+        inside = self._rl_algorithm
+        return self if inside.least_sample_length < self.least_sample_length else inside.learner
+
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Puts the reward together, and has the RL algorithm preprocess what it sees of it."""
         experience = self._rewarded(experience)

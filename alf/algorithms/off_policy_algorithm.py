@@ -42,15 +42,6 @@ class _Volatile:
     learners: Learners | None = None
 
 
-def _given(size: int | None, length: int | None) -> tuple[int, int]:
-    if size is None or length is None:
-        raise ValueError(
-            f"Training on samples needs both sizes, got mini_batch_size={size} and mini_batch_length={length}: set them, or "
-            "whole_replay_buffer_training=True."
-        )
-    return size, length
-
-
 @gin.configurable(module="alf")
 class OffPolicyAlgorithm(RLAlgorithm):
     """An algorithm that is trained on what a replayer hands out."""
@@ -66,6 +57,16 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def least_sample_length(self) -> int:
         """The shortest sequences of a memory that it can learn from, in steps, without the burn-in; by default 1."""
         return 1
+
+    @property
+    def learner(self) -> OffPolicyAlgorithm:
+        """The algorithm that says how long these are: itself, or what learns inside of it."""
+        return self
+
+    @property
+    def one_step_means_a_transition(self) -> bool:
+        """Whether a `mini_batch_length` of 1 asks for its shortest sequences, where these are longer."""
+        return False
 
     @property
     def exp_replayer(self) -> ExperienceReplayer | None:
@@ -87,17 +88,17 @@ class OffPolicyAlgorithm(RLAlgorithm):
         kept = not arguments.get("clear_replay_buffer", True)
         if arguments.get("whole_replay_buffer_training", True):
             return {name: MemoryUse(memory, None, length or 1, kept=kept) for name, memory in self.memories().items()}
-        size, length = _given(size, length)
-        self._check_length(length)
+        size, length = self._sample_sizes(size, length)
         return {name: MemoryUse(memory, size, length, kept=kept) for name, memory in self.memories().items()}
 
     def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
         """How many steps of an environment an update of `train`, called with `arguments`, samples from what is kept.
 
         Raises:
-          ValueError: the sizes are not given, or behaviors differ in it.
+          ValueError: the sizes are not given or too small, or behaviors differ in it.
         """
-        return self._sampled_steps(*_given(arguments.get("mini_batch_size"), arguments.get("mini_batch_length")))
+        sizes = arguments.get("mini_batch_size"), arguments.get("mini_batch_length")
+        return self._sampled_steps(*self._sample_sizes(*sizes))
 
     def _sampled_steps(self, size: int, length: int) -> int:
         """The steps that are trained on of `size` sequences of `length`: not those of the burn-in or behind the last trained."""
@@ -240,9 +241,10 @@ class OffPolicyAlgorithm(RLAlgorithm):
         replayer = self._volatile.replayer
         if replayer is None:
             raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
-        self._check_length(None if whole_replay_buffer_training else mini_batch_length)
         if not whole_replay_buffer_training:
-            return self._train_on_samples(_sampling(replayer), num_updates, mini_batch_size, mini_batch_length)
+            sizes = self._sample_sizes(mini_batch_size, mini_batch_length)
+            return self._train_on_samples(_sampling(replayer), num_updates, *sizes)
+        self._check_length(None)
         begin = time.monotonic()
         experience = replayer.replay_all()
         self._volatile.train_secs += time.monotonic() - begin
@@ -251,9 +253,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
             replayer.clear()
         return steps
 
-    def _train_on_samples(self, replayer: UniformReplay, num_updates: int, size: int | None, length: int | None) -> int:
+    def _train_on_samples(self, replayer: UniformReplay, num_updates: int, size: int, length: int) -> int:
         begin = time.monotonic()
-        size, length = _given(size, length)
         if min(size, length, num_updates) < 1:
             raise ValueError(
                 f"Sizes must be positive: mini_batch_size={size}, mini_batch_length={length}, num_updates={num_updates}."
@@ -270,6 +271,18 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self._end_train(begin)
         return self._sampled_steps(size, length) * num_updates
 
+    def _sample_sizes(self, size: int | None, length: int | None) -> tuple[int, int]:
+        """How many sequences a sample has and how many steps each; ValueError where it cannot be learned from."""
+        if size is None or length is None:
+            raise ValueError(
+                f"Training on samples needs both sizes, got mini_batch_size={size} and mini_batch_length={length}: set them, "
+                "or whole_replay_buffer_training=True."
+            )
+        if length == 1 and self.learner.one_step_means_a_transition:
+            length = self.least_sample_length
+        self._check_length(length)
+        return size, length
+
     def _check_length(self, length: int | None) -> None:
         """Raises ValueError where samples of `length`, None for none, are too short or cannot begin with a burn-in."""
         burn_in, least = self.burn_in_length, self.least_sample_length
@@ -282,7 +295,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if length is not None and length < least:
             first = f", with burn_in_length={burn_in}," if burn_in else ""
             raise ValueError(
-                f"{self.name} learns from sequences of {least} steps or more{first} and mini_batch_length={length} is "
+                f"{self.learner.name} learns from sequences of {least} steps or more{first} and mini_batch_length={length} is "
                 f"shorter: set it to at least {least}."
             )
 

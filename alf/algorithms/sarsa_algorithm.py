@@ -78,6 +78,11 @@ class SarsaAlgorithm(DdpgAlgorithm):
         if not is_stateless(self.learning_state_spec):
             raise ValueError(f"{name} takes feed-forward networks only, and one is recurrent: use DDPG, TD3 or SAC.")
 
+    @property
+    def one_step_means_a_transition(self) -> bool:
+        """True: in ALF's earlier releases a step brought the one before it along, in its state."""
+        return True
+
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Notes for each row the action of the row that follows."""
         final, _ = self._action(experience.bootstrap.time_step)

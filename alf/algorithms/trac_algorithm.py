@@ -163,6 +163,11 @@ class TracAlgorithm(OffPolicyAlgorithm):
         return self._ac_algorithm.least_sample_length
 
     @property
+    def learner(self) -> OffPolicyAlgorithm:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.learner
+
+    @property
     def rows_only_looked_at(self) -> int:
         """The wrapped algorithm's."""
         return self._ac_algorithm.rows_only_looked_at

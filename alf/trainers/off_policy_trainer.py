@@ -75,8 +75,8 @@ class OffPolicyTrainer(Trainer):
         if plan.length < least:
             size = "unroll_length" if config.mini_batch_length is None else "mini_batch_length"
             raise ValueError(
-                f"{self.algorithm.name} looks {least} steps ahead from the first of each sequence that it learns from, and "
-                f"TrainerConfig.{size}={plan.length} is fewer: set it to at least {least}."
+                f"{self.algorithm.learner.name} looks {least} steps ahead from the first of each sequence that it learns from, "
+                f"and TrainerConfig.{size}={plan.length} is fewer: set it to at least {least}."
             )
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:

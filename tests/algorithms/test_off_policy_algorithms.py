@@ -377,6 +377,34 @@ def test_samples_too_short_for_the_targets_are_told_before_any_is_drawn(name: st
         algorithm.memory_uses({**sizes, "mini_batch_length": 3})
 
 
+def in_shell(shell: str, name: str) -> Any:
+    specs = specs_of(environment(name))
+    inside = lambda **kwargs: make(name, *specs)  # noqa: E731
+    return {"agent": lambda: Agent(*specs, inside), "trac": lambda: TracAlgorithm(*specs, inside)}[shell]()
+
+
+@pytest.mark.parametrize("shell", ["agent", "trac"])
+def test_it_is_said_which_algorithm_wants_longer_samples(shell: str) -> None:
+    algorithm = in_shell(shell, "ddpg")
+    with pytest.raises(ValueError, match=r"^DdpgAlgorithm learns from sequences of 2 steps or more"):
+        algorithm.memory_uses(
+            {"mini_batch_size": 8, "mini_batch_length": 1, "whole_replay_buffer_training": False},
+        )
+
+
+@pytest.mark.parametrize("shell", ["agent", "trac"])
+def test_a_single_step_of_sarsa_is_a_transition(shell: str) -> None:
+    algorithm = in_shell(shell, "sarsa")
+    driver = driver_of("sarsa", algorithm)
+    sizes = {"mini_batch_size": 16, "mini_batch_length": 1, "whole_replay_buffer_training": False}
+    assert algorithm.memory_uses(sizes)[None].length == 2
+    assert algorithm.steps_of_an_update(sizes) == 16
+    before = snapshot(algorithm.trainable_variables)
+    train(algorithm, length=1)
+    assert changed(before, algorithm.trainable_variables)
+    driver.stop()
+
+
 @LOOKING_AHEAD
 @pytest.mark.parametrize(("n_step", "length"), [(1, 2), (1, 5), (3, 4), (3, 6)])
 def test_an_update_counts_the_steps_that_it_trains(name: str, n_step: int, length: int) -> None:
