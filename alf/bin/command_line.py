@@ -43,6 +43,7 @@ _TOLD = (
     ("alf.replay.dataset", "DatasetError"),
     ("alf.export.policy", "ExportError"),
     ("alf.replay.experience_replayer", "ReplayTooSmallError"),
+    ("alf.environments.crash_isolation", "BrokenEnvironmentError"),
 )
 
 # An interrupted command may close environments before its error comes out.

@@ -18,6 +18,8 @@ from alf.utils.common import is_bounded
 
 # So many episodes of one length that ended in themselves are a time limit in disguise.
 _SUSPICIOUS_EPISODES = 3
+# The check that an environment runs at all.
+_RUN = "run"
 
 
 class Episode(NamedTuple):
@@ -68,6 +70,23 @@ def check_environment(loader: EnvironmentLoader, num_steps: int = 500, seed: int
     if not any(finding.level == FAIL for finding in findings):
         findings += check_batched(lambda: loader(size, seed), num_steps)
     return sorted(findings, key=lambda finding: (FAIL, WARN, OK).index(finding.level))
+
+
+def fault_of_first_step(loader: EnvironmentLoader) -> str | None:
+    """What the checks of a reset and a step find to be wrong with single environments, in a sentence.
+
+    Args:
+      loader: makes the environment.
+
+    Returns:
+      None where they find nothing, the environment raises an error of its own, or it is a batch.
+    """
+    env = loader.make_one(0)
+    try:
+        found = roll_out(env, 1, 0).findings if isinstance(env, gymnasium.Env) else {}
+    finally:
+        env.close()
+    return next((f.text for f in found.values() if f.level == FAIL and f.check != _RUN), None)
 
 
 # ---- single environments ----
@@ -142,9 +161,9 @@ def roll_out(env: gymnasium.Env, num_steps: int, seed: int) -> Rollout:
                 return rollout
             previous = _step(env, rollout, step, previous)
     except Exception as e:
-        rollout.note("run", FAIL, f"it raised {type(e).__name__} after {len(rollout.digests)} values: {e}")
+        rollout.note(_RUN, FAIL, f"it raised {type(e).__name__} after {len(rollout.digests)} values: {e}")
     else:
-        rollout.note("run", OK, f"{num_steps} steps with random actions, {len(rollout.episodes)} episodes")
+        rollout.note(_RUN, OK, f"{num_steps} steps with random actions, {len(rollout.episodes)} episodes")
     return rollout
 
 
@@ -199,7 +218,8 @@ def _look_at(env: gymnasium.Env, rollout: Rollout, observation: Any, when: str) 
             rollout.note(
                 "shapes",
                 FAIL,
-                f"at {when} {name} has shape {array.shape} where its space says {part.shape}: correct one.",
+                f"at {when} {name} {'is None' if value is None else f'has shape {array.shape}'} where its space says "
+                f"{part.shape}: correct one.",
             )
         elif array.dtype != part.dtype:
             rollout.note(

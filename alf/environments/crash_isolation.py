@@ -6,11 +6,12 @@ import collections
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from alf.environments import agents, finite_check
@@ -20,6 +21,20 @@ from alf.environments.seeding import Seed, seed_sequence
 
 _START_TIMEOUT_SECS = 300.0
 _CLOSE_TIMEOUT_SECS = 4.0
+# Simulators and connections raise others, which may pass.
+_ERRORS_OF_CODE = (
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+
+
+class BrokenEnvironmentError(ValueError):
+    """What an environment gives is not what environments give; the message says what is wrong."""
 
 
 class RestartingEnvironment(BatchedEnvironment):
@@ -30,6 +45,8 @@ class RestartingEnvironment(BatchedEnvironment):
     so where some rows were LAST when it failed, their FIRST comes at once with a truncated one-step episode after it,
     and the open rows get one more MID before their LAST: each stream stays a sequence FIRST, MID..., LAST. Of agents
     nobody begins or ends again in an observation that is repeated, and rewards are not repeated; see `agents.repeated`.
+
+    One that never took a step, and raises what wrong code raises, would do so again: it is not rebuilt.
 
     Seeds of the rebuilt environments are spawned from the first one's.
     """
@@ -43,6 +60,7 @@ class RestartingEnvironment(BatchedEnvironment):
         max_restarts_per_window: int = 3,
         window_secs: float = 60.0,
         nonfinite: str = "error",
+        find_fault: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Builds the first environment; if that fails, its exception is raised at once.
 
@@ -57,6 +75,8 @@ class RestartingEnvironment(BatchedEnvironment):
           window_secs: see above.
           nonfinite: what a NaN or infinity in an observation or a reward does: "error" raises, "truncate" resets the
             environment, which truncates the episodes of all its rows at their last good observations.
+          find_fault: called when such an environment fails that never took a step: says in a sentence what is wrong with
+            all of its kind, which is a BrokenEnvironmentError then; None where it finds nothing.
 
         Raises:
           ValueError: `nonfinite` is neither of these, or a limit is negative.
@@ -72,6 +92,8 @@ class RestartingEnvironment(BatchedEnvironment):
         self._max_per_window = max_restarts_per_window
         self._window_secs = window_secs
         self._nonfinite = nonfinite
+        self._find_fault = find_fault
+        self._works = False
         self._restarts = 0
         self._recent: collections.deque[float] = collections.deque()
         self._pending: collections.deque[ts.TimeStep] = collections.deque()
@@ -180,6 +202,7 @@ class RestartingEnvironment(BatchedEnvironment):
         except Exception as error:
             self._check_action(action, error)
             return self._truncate(self._rebuild(error))
+        self._works = True
         self._steps += 1
         if self._check_finite(step):
             return step
@@ -191,12 +214,23 @@ class RestartingEnvironment(BatchedEnvironment):
 
     def _check_action(self, action: Any, error: Exception) -> None:
         """Raises where the caller is to blame: another environment would not take the action either."""
+        acting = self._current_time_step.step_type != ts.StepType.LAST
 
         def check(spec: Any, value: Any) -> None:
             if np.shape(value) != (self.batch_size, *spec.shape):
                 raise ValueError(
                     f"The environment takes actions of shape {(self.batch_size, *spec.shape)} ({spec.name}); "
                     f"got {np.shape(value)}."
+                ) from error
+            bounded, value = array_spec.BoundedArraySpec.from_spec(spec), np.asarray(value)
+            low, high = bounded.minimum, bounded.maximum
+            # Numbers beyond the bounds of a Box are brought back to them on their way.
+            wrong = np.isnan(value) if np.issubdtype(spec.dtype, np.floating) else (value < low) | (value > high)
+            rows = np.flatnonzero(wrong.reshape(self.batch_size, -1).any(axis=1) & acting)
+            if rows.size:
+                raise ValueError(
+                    f"The environment failed on {spec.name} = {value[rows[0]]} in row {rows[0]}, which is outside of its spec, "
+                    f"{low} to {high}: correct the algorithm that chose it."
                 ) from error
 
         tf.nest.map_structure(check, self.action_spec(), action)
@@ -235,6 +269,8 @@ class RestartingEnvironment(BatchedEnvironment):
         while True:
             if self._closed:
                 raise error
+            if not self._works and isinstance(error, _ERRORS_OF_CODE):
+                self._refuse(error)
             self._count_restart(error)
             hung = self._thread is not None and isinstance(error, TimeoutError)
             self._close_env(0.0 if hung else _CLOSE_TIMEOUT_SECS)
@@ -246,6 +282,18 @@ class RestartingEnvironment(BatchedEnvironment):
                 return self._reset_env()
             except Exception as again:
                 error = again
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """Raises what is wrong with an environment that has never worked."""
+        try:
+            fault = bounded_call(self._find_fault, _START_TIMEOUT_SECS, "alf-environment-check")
+        except Exception as another:
+            logging.warning("The environment that failed cannot be looked at: %r", another)
+            fault = None
+        if fault is not None:
+            raise BrokenEnvironmentError(f"The environment cannot be used: {fault}") from error
+        error.add_note("The environment has failed before its first step was over, so it is not rebuilt: correct it.")
+        raise error
 
     def _count_restart(self, error: Exception) -> None:
         now = time.monotonic()

@@ -7,7 +7,7 @@ from typing import Any
 
 import gin
 
-from alf.environments import suite_gym
+from alf.environments import checker, suite_gym
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.crash_isolation import RestartingEnvironment
 from alf.environments.random_limits import load_with_random_max_episode_steps as load_with_random_max_episode_steps
@@ -63,6 +63,10 @@ def create_environment(
         with gin.config_scope(scopes):
             return loader(size, seed, vectorization, step_timeout_secs)
 
+    def find_fault() -> str | None:
+        with gin.config_scope(scopes):
+            return checker.fault_of_first_step(loader)
+
     # Processes are timed by the adapter itself, without a hand-over between threads.
     return RestartingEnvironment(
         build,
@@ -72,6 +76,7 @@ def create_environment(
         max_restarts_per_window=max_restarts_per_window,
         window_secs=window_secs,
         nonfinite=nonfinite,
+        find_fault=find_fault,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+import gymnasium
+import numpy as np
 import pytest
 from absl import logging
 
@@ -28,7 +30,25 @@ SETTINGS = [
     ("AsyncOffPolicyDriver.mode='no'", "mode='no' is not one of async, lockstep, sync (in AsyncOffPolicyDriver)."),
     ("StatsReporter.formats=3", "StatsReporter.formats=3 must be a list of texts."),
     ("EpisodeVideo.every=-1", "EpisodeVideo.every=-1 must be at least 0."),
+    (
+        "create_environment.env_name='tests.bin.test_wrong_settings:OfFourValues'",
+        "The environment cannot be used: step() must return (observation, reward, terminated, truncated, info); it "
+        "returned a tuple of 4.",
+    ),
 ]
+
+
+class OfFourValues(gymnasium.Env):
+    """Its step returns what Gym's did long ago."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **kwargs):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, {}
 
 
 @pytest.mark.parametrize(("binding", "message"), SETTINGS)

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -209,6 +210,45 @@ def test_the_callers_mistake_is_not_the_environments() -> None:
     with pytest.raises(ValueError, match=r"takes actions of shape \(3,\) \(action\); got \(2,\)"):
         env.step(np.full(2, 2))
     assert env.restarts == 0
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_an_action_outside_of_the_spec_is_told(steps: int) -> None:
+    """At the first step and later; the environment numbers its actions from 2 on, alf from 0."""
+    env = create_environment(ToyEnv, num_parallel_environments=2, vectorization="sync", seed=0)
+    env.reset()
+    for _ in range(steps):
+        env.step(np.full(2, 3))
+    with pytest.raises(ValueError) as told:
+        env.step(np.array([3, 4]))
+    assert str(told.value) == (
+        "The environment failed on action = 4 in row 1, which is outside of its spec, 0 to 3: correct the algorithm that "
+        "chose it."
+    )
+    assert env.restarts == 0
+    env.close()
+
+
+def test_an_action_that_is_not_looked_at_is_not_blamed() -> None:
+    env = RestartingEnvironment(_factory(raise_at=[1]), seed=1)
+    env.reset()
+    assert env.step(np.zeros(4, np.int64)).step_type.tolist() == [_MID, _MID, _LAST, _MID]
+    env.step(np.array([0, 0, -7, 0]))
+    assert env.restarts == 1
+
+
+def test_an_action_that_is_no_number_is_told() -> None:
+    class Refuses(ToyEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    env = create_environment(Refuses, num_parallel_environments=1)
+    env.reset()
+    with pytest.raises(
+        ValueError, match=r"action = \[ 0. nan\] in row 0, which is outside of its spec, \[-1. -1.\] to"
+    ):
+        env.step(np.array([[0.0, np.nan]], np.float32))
 
 
 def test_a_hang_in_this_process_is_left_behind() -> None:
