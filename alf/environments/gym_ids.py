@@ -62,6 +62,8 @@ def _package(name: str) -> _Package | None:
 def _explain(name: str, error: Exception) -> str:
     """One sentence on why Gymnasium has no such environment, and what to do."""
     newer = _newer(name)
+    if newer and isinstance(error, gymnasium.error.VersionNotFound):
+        return f"Gymnasium has no {name!r}: the newest is {newer}."
     # The old MuJoCo environments are registered still, and raise a plain ImportError.
     if newer and not isinstance(error, gymnasium.error.DependencyNotInstalled):
         return f"Gymnasium has no {name!r} any more: use {newer}."

@@ -184,6 +184,12 @@ def test_an_old_id_names_the_new_one(old: str, new: str) -> None:
         create_environment(old, num_parallel_environments=2)
 
 
+@pytest.mark.parametrize(("name", "newest"), [("CartPole-v9", "CartPole-v1"), ("Humanoid-v77", "Humanoid-v5")])
+def test_a_version_that_never_was_names_the_newest(name: str, newest: str) -> None:
+    with pytest.raises(ValueError, match=f"^Gymnasium has no '{name}': the newest is '{newest}'."):
+        create_environment(name, num_parallel_environments=2)
+
+
 @pytest.mark.parametrize(
     ("name", "module", "install"),
     [
