@@ -19,6 +19,7 @@ import gin
 from alf.utils.files import write_atomically
 from alf.utils.gin_types import wrong_bindings
 from alf.utils.removed_names import what_instead
+from alf.utils.tensorflow_names import NAMES, OPTIMIZERS
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _REPOSITORY_EXAMPLES = _PACKAGE.parent / "examples"
@@ -32,6 +33,7 @@ _NO_VALUE = re.compile(r"malformed node or string.*Failed to parse token '([^']+
 _BARE_TEXT = re.compile(r"[\w./:-]+")
 _NO_MACRO = re.compile(r"No bindings specified for '([^']+)/gin\.macro'")
 _IN_BINDING = re.compile(r"\(line \d+\)$")
+_EXTERNAL = "alf.utils.external_configurables"
 _CONFIGURABLE = re.compile(r'^@gin\.configurable(?:\((?:"(\w+)")?.*)?\n(?:@.*\n)*(?:class|def) (\w+)', re.MULTILINE)
 _NO_MODULE = re.compile(r"No module named '([^']+)'")
 _NO_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't (?:have a parameter named|include kwarg) '([^']+)'")
@@ -247,7 +249,10 @@ def _configurables_of_alf() -> dict[str, str]:
             name = match[1] or match[2]
             several |= {name} & modules.keys()
             modules |= {name: module, f"{path.stem}.{name}": module}
-    return {name: module for name, module in modules.items() if name not in several}
+    external = {f"{module}.{name}" for module, names in NAMES.items() for name in names}
+    external |= {f"tf.keras.optimizers.{name}" for name in OPTIMIZERS}
+    short = {name.split(".", i)[-1] for name in external for i in range(name.count(".") + 1)}
+    return dict.fromkeys(short, _EXTERNAL) | {name: module for name, module in modules.items() if name not in several}
 
 
 def _hint(message: str) -> str:

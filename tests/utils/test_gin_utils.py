@@ -67,7 +67,10 @@ def test_missing_include_is_named(tmp_path):
 
 _NOT_IMPORTED = """
 from alf.utils import gin_utils
-for name in ("DuelingQNetwork", "alf.DuelingQNetwork", "DuelngQNetwork", "sync_off_policy_trainer", "suite_agents.load"):
+for name in (
+    "DuelingQNetwork", "alf.DuelingQNetwork", "DuelngQNetwork", "sync_off_policy_trainer", "suite_agents.load",
+    "tf.nn.relu", "Adam", "tf.nn.rleu",
+):
     try:
         gin_utils.parse_gin([], [f"x = @{name}"])
     except gin_utils.GinConfigError as e:
@@ -77,7 +80,7 @@ for name in ("DuelingQNetwork", "alf.DuelingQNetwork", "DuelngQNetwork", "sync_o
 
 def test_names_of_modules_that_are_not_imported_come_with_the_import():
     done = subprocess.run([sys.executable, "-c", _NOT_IMPORTED], capture_output=True, text=True, check=True)
-    dueling, same, misspelt, trainer, load = done.stdout.splitlines()
+    dueling, same, misspelt, trainer, load, *external = done.stdout.splitlines()
     module = "alf.networks.dueling_q_network"
     for told in (dueling, same):
         assert told.endswith(f"'. It is in {module}: put `import {module}` in the gin file.")
@@ -86,6 +89,8 @@ def test_names_of_modules_that_are_not_imported_come_with_the_import():
     )
     assert "put `import alf.trainers.off_policy_trainer` in" in trainer
     assert "put `import alf.environments.suite_agents` in" in load
+    assert all(told.endswith(": put `import alf.utils.external_configurables` in the gin file.") for told in external)
+    assert " Did you mean 'tf.nn.relu'? It is in " in external[-1]
 
 
 @pytest.mark.parametrize(
