@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.resources
-import inspect
 import io
 import os
 import re
@@ -20,6 +19,7 @@ from alf.utils.files import write_atomically
 from alf.utils.gin_types import wrong_bindings
 from alf.utils.removed_names import what_instead
 from alf.utils.tensorflow_names import NAMES, OPTIMIZERS
+from alf.utils.value_kinds import parameters_of
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _REPOSITORY_EXAMPLES = _PACKAGE.parent / "examples"
@@ -35,6 +35,8 @@ _NO_MACRO = re.compile(r"No bindings specified for '([^']+)/gin\.macro'")
 _IN_BINDING = re.compile(r"\(line \d+\)$")
 _EXTERNAL = "alf.utils.external_configurables"
 _CONFIGURABLE = re.compile(r'^@gin\.configurable(?:\((?:"(\w+)")?.*)?\n(?:@.*\n)*(?:class|def) (\w+)', re.MULTILINE)
+# How much a name is like the one that was meant, where it could be right too.
+_MISSPELT = 0.9
 _NO_MODULE = re.compile(r"No module named '([^']+)'")
 _NO_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't (?:have a parameter named|include kwarg) '([^']+)'")
 
@@ -95,6 +97,7 @@ def parse_gin(gin_files: Sequence[str] = (), bindings: Sequence[str] = (), final
     if finalize:
         with _readable_errors("the configuration"):
             gin.finalize()
+        _check_names()
         _check_kinds()
 
 
@@ -152,11 +155,29 @@ def tell_drawn(configurable: Any, parameter: str, value: Any) -> None:
             parameters[parameter] = value
 
 
-def nearest(name: str, known: Sequence[str]) -> str | None:
-    """The known name that is most like `name`, if any is."""
+def nearest(name: str, known: Sequence[str], likeness: float = 0.6) -> str | None:
+    """The known name that is most like `name`, if any is so much like it."""
     by_lower = {k.lower(): k for k in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=likeness)
     return by_lower[found[0]] if found else None
+
+
+def _check_names() -> None:
+    """Raises GinConfigError for parameters that gin lets through since they are among `**kwargs`, and nothing takes."""
+    for (scope, selector), parameters in gin.config._CONFIG.items():
+        configurable = gin.config._REGISTRY.get(selector)
+        if configurable is None or configurable.allowlist:
+            continue
+        known, others = parameters_of(configurable.wrapped)
+        of_alf = str(configurable.wrapped.__module__).startswith("alf.")
+        for parameter, value in parameters.items():
+            # What alf passes on, such as to an environment, has names of its own: only a misspelling is surely wrong.
+            wrong = not others or (of_alf and nearest(parameter, known, _MISSPELT))
+            if parameter not in known and wrong:
+                raise GinConfigError(
+                    f"{binding_name(scope, selector, parameter)}={value!r}: there is no such parameter."
+                    f"{_did_you_mean(parameter, known, 'It takes')}"
+                )
 
 
 def _check_kinds() -> None:
@@ -232,11 +253,7 @@ def _did_you_mean(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _parameters(configurable: Any) -> list[str]:
-    if configurable.allowlist:
-        return sorted(configurable.allowlist)
-    with contextlib.suppress(ValueError, TypeError):
-        return [p for p in inspect.signature(configurable.wrapped).parameters if p != "self"]
-    return []
+    return sorted(configurable.allowlist) if configurable.allowlist else parameters_of(configurable.wrapped)[0]
 
 
 def _configurables_of_alf() -> dict[str, str]:

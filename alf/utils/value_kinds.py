@@ -122,6 +122,26 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
+def parameters_of(function: Callable[..., Any]) -> tuple[list[str], bool]:
+    """What the arguments of a function may be called, or of a class with the bases that its `**kwargs` go to.
+
+    Args:
+      function: a function or class, decorated or not.
+
+    Returns:
+      the names, and whether it may take others: that is known only of classes of alf, whose `**kwargs` all go to the base.
+    """
+    names: dict[str, None] = {}
+    for one in _functions_of(function):
+        parameters = inspect.signature(one).parameters.values()
+        names |= dict.fromkeys(p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            return [name for name in names if name != "self"], False
+        if not one.__module__.startswith("alf."):
+            break
+    return [name for name in names if name != "self"], True
+
+
 def _functions_of(function: Callable[..., Any]) -> Iterator[Any]:
     """The functions that take the arguments of a call: the nearest class first."""
     called = (c.__dict__.get("__init__") for c in function.__mro__) if isinstance(function, type) else [function]

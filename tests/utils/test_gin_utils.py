@@ -8,6 +8,8 @@ import sys
 import gin
 import pytest
 
+import alf.environments.suite_gym  # noqa: F401
+from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.utils import external_configurables as external_configurables
 from alf.utils import gin_utils
 from alf.utils.gin_utils import GinConfigError
@@ -117,6 +119,49 @@ def test_names_of_modules_that_are_not_imported_come_with_the_import():
 def test_errors_are_one_sentence_with_the_nearest_name(binding, hint):
     with pytest.raises(GinConfigError, match=hint):
         gin_utils.parse_gin([], [binding])
+
+
+@gin.configurable(module="test_gin_utils")
+class GinSac(SacAlgorithm):
+    pass
+
+
+@gin.configurable(module="test_gin_utils")
+class GinOpen(SacAlgorithm):
+    def __init__(self, my_option=1, **kwargs):
+        super().__init__(**{k: v for k, v in kwargs.items() if k != "my_options"})
+
+
+@pytest.mark.parametrize(
+    ("binding", "hint"),
+    [
+        ("SacAlgorithm.target_update_tua=0.005", " Did you mean 'target_update_tau'?"),
+        ("here/SacAlgorithm.gradient_cliping=1", " Did you mean 'gradient_clipping'?"),
+        ("GinSac.reward_shaping_fun=None", " Did you mean 'reward_shaping_fn'?"),
+        ("suite_gym.load.gym_env_wrapers=()", " Did you mean 'gym_env_wrappers'?"),
+        ("SacAlgorithm.zzz='x'", " It takes: observation_spec, action_spec, actor_network, "),
+    ],
+)
+def test_names_that_nothing_behind_kwargs_takes(binding, hint):
+    with pytest.raises(GinConfigError) as told:
+        gin_utils.parse_gin([], [binding])
+    assert str(told.value).startswith(f"{binding}: there is no such parameter.{hint}")
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        "SacAlgorithm.gradient_clipping=1",
+        "SacAlgorithm.reward_shaping_fn=@reward_scaling",
+        "GinSac.optimizer=None",
+        "GinOpen.my_options=1",
+        "suite_gym.load.gravity=3.0",
+        "suite_gym.load.continuous=True",
+        "Dense.input_shape=(3,)",
+    ],
+)
+def test_names_that_something_behind_kwargs_takes(binding):
+    gin_utils.parse_gin([], [binding])
 
 
 def test_error_in_a_file_says_where(tmp_path):
