@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_agents.specs import BoundedTensorSpec
 
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
+from alf.algorithms.network_kinds import check_draws, check_output
 from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.data_structures import (
@@ -71,7 +72,9 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
         """
         actor = actor_network() if _is_factory(actor_network) else actor_network
         value = value_network() if _is_factory(value_network) else value_network
-        _check_networks(actor, actor.create_variables(), value, value.create_variables(), action_spec)
+        check_draws(name, actor)
+        check_output(name, value, "a value network that gives one value, [B], such as ValueNetwork", [[]])
+        _check_means(actor, action_spec)
         state_spec = ActorCriticState(actor=actor.state_spec, value=value.state_spec)
         super().__init__(
             observation_spec,
@@ -151,17 +154,8 @@ def last_row_looked_at(experience: Experience) -> Experience:
     return experience._replace(step_type=tf.concat([experience.step_type[:, :-1], cut], 1))
 
 
-def _check_networks(actor: Any, distributions: Nest, value: Any, values: Nest, action_spec: Nest) -> None:
-    """Raises ValueError where the outputs, as specs, are not what an actor and a critic of states have to give."""
-    if any(isinstance(spec, tf.TypeSpec) for spec in tf.nest.flatten(distributions)):
-        raise ValueError(
-            f"An actor-critic draws actions: {actor.name} gives {distributions} in the place of distributions; take an "
-            "ActorDistributionNetwork, or DDPG, TD3."
-        )
-    if tf.nest.is_nested(values) or values.shape.rank != 0:
-        raise ValueError(
-            f"{value.name} must give one value for each row, [B], and gives {values} for each: drop its axes."
-        )
+def _check_means(actor: Any, action_spec: Nest) -> None:
+    """Raises ValueError for an actor that scales its means to bounds where there are none."""
     ranges = [BoundedTensorSpec.from_spec(spec) for spec in tf.nest.flatten(action_spec) if spec.dtype.is_floating]
     if not all(is_bounded(spec.minimum, spec.maximum) for spec in ranges):
         inputs, step_type, state = zeros_from_spec(

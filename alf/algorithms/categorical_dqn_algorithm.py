@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from alf.algorithms.critic_algorithm import refuse
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.network_kinds import check_output, number_of_actions
 from alf.algorithms.one_step_loss import Lookahead, look_ahead, per_sequence, row_weights
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import LossInfo, Nest, TrainingInfo
@@ -56,6 +57,11 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
 
     def _default_loss(self, debug_summaries: bool) -> None:
         return None
+
+    def _check_network(self, network: Any) -> None:
+        count = number_of_actions(self._action_spec)
+        needed = f"a network that gives logits for each of the {count} actions, such as CategoricalQNetwork"
+        check_output(self.name, network, needed, [[count, None]])
 
     def _atoms(self, logits: tf.Tensor) -> tf.Tensor:
         return tf.linspace(self._min, self._max, logits.shape[-1])

@@ -19,6 +19,7 @@ from alf.algorithms.critic_algorithm import (
     value_ascent,
 )
 from alf.algorithms.exploration import ActionExploration, Exploration, OUNoise, exploration_for, half_range
+from alf.algorithms.network_kinds import check_critic, check_output
 from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.parameter_noise import ParameterNoise, action_distance
 from alf.algorithms.predictions import several
@@ -93,7 +94,7 @@ class DdpgAlgorithm(CriticAlgorithm):
           parameter_noise: shakes the weights of the actor that collects; the exploration adds its noise to what it does.
 
         Raises:
-          ValueError: the action spec is a nest or not continuous.
+          ValueError: the action spec is a nest or not continuous, or a network is of another kind.
         """
         if any(not spec.dtype.is_floating for spec in tf.nest.flatten(action_spec)):
             raise ValueError(f"{type(self).__name__} needs continuous actions, got {action_spec}: use SAC, DQN or PPO.")
@@ -117,6 +118,9 @@ class DdpgAlgorithm(CriticAlgorithm):
             name=name,
             **kwargs,
         )
+        shape = action_spec.shape.as_list()
+        check_output(name, actor, f"an actor that gives an action, of shape {shape}, such as ActorNetwork", [shape])
+        check_critic(name, critic, action_spec)
         self._actor_network = actor
         self._critic_networks = critics
         self._dqda_clipping = dqda_clipping

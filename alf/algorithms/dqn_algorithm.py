@@ -23,6 +23,7 @@ from alf.algorithms.exploration import (
     epsilon_greedy,
     exploration_for,
 )
+from alf.algorithms.network_kinds import check_judges_all, number_of_actions
 from alf.algorithms.parameter_noise import ParameterNoise, divergence_of_epsilon, value_distance
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
@@ -81,7 +82,7 @@ class DqnAlgorithm(CriticAlgorithm):
           parameter_noise: shakes the weights that act when collecting; the exploration then chooses by what they say.
 
         Raises:
-          ValueError: the actions are not discrete, or there is no exploration for them.
+          ValueError: the actions are not discrete, there is no exploration for them, or the network gives something else.
         """
         if any(not spec.dtype.is_integer for spec in tf.nest.flatten(action_spec)):
             raise ValueError(f"{type(self).__name__} needs discrete actions, got {action_spec}: use SAC, DDPG or TD3.")
@@ -109,9 +110,13 @@ class DqnAlgorithm(CriticAlgorithm):
         self._parameter_noise = parameter_noise
         if parameter_noise is not None:
             parameter_noise.attach(network, farthest=1.0)
+        self._check_network(network)
         self._q_network = network
         self._critic_networks = [network]
         self._double = double
+
+    def _check_network(self, network: Any) -> None:
+        check_judges_all(self.name, network, self._action_spec)
 
     def values_of(self, output: tf.Tensor) -> tf.Tensor:
         """The values of all actions, float32 [..., number of actions], of the network's output."""
@@ -207,7 +212,7 @@ class DqnAlgorithm(CriticAlgorithm):
 
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
         """Tells the parameter noise of an update on rows [T * B, ...]."""
-        num_actions = int(self._action_spec.maximum - self._action_spec.minimum) + 1
+        num_actions = number_of_actions(self._action_spec)
         observation = rows.info.observation
         seen = self._action_masks.observation(observation)
 

@@ -10,17 +10,13 @@ import tensorflow as tf
 
 from alf.algorithms import curiosity
 from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo, Transition
+from alf.algorithms.network_kinds import number_of_actions
 from alf.data_structures import AlgorithmStep, Nest
-
-
-def _choices(spec: Any) -> int:
-    """How many values a component of a discrete action has."""
-    return int(np.max(spec.maximum) - np.min(spec.minimum)) + 1
 
 
 def _width(spec: Any) -> int:
     size = spec.shape.num_elements()
-    return size * _choices(spec) if spec.dtype.is_integer else size
+    return size * number_of_actions(spec) if spec.dtype.is_integer else size
 
 
 def encode_action(action: Nest, action_spec: Nest) -> tf.Tensor:
@@ -28,7 +24,7 @@ def encode_action(action: Nest, action_spec: Nest) -> tf.Tensor:
 
     def encode(x: tf.Tensor, spec: Any) -> tf.Tensor:
         if spec.dtype.is_integer:
-            x = tf.one_hot(tf.cast(x, tf.int32) - int(np.min(spec.minimum)), _choices(spec))
+            x = tf.one_hot(tf.cast(x, tf.int32) - int(np.min(spec.minimum)), number_of_actions(spec))
         return tf.reshape(tf.cast(x, tf.float32), [-1, _width(spec)])
 
     leaves = zip(tf.nest.flatten(action), tf.nest.flatten(action_spec), strict=True)
@@ -51,7 +47,7 @@ def action_loss(prediction: tf.Tensor, action: Nest, action_spec: Nest) -> tf.Te
             x = tf.reshape(tf.cast(x, tf.float32), tf.shape(predicted))
             return 0.5 * tf.reduce_mean(tf.math.squared_difference(predicted, x), -1)
         labels = tf.reshape(tf.cast(x, tf.int32) - int(np.min(spec.minimum)), [-1, spec.shape.num_elements()])
-        logits = tf.reshape(predicted, [-1, spec.shape.num_elements(), _choices(spec)])
+        logits = tf.reshape(predicted, [-1, spec.shape.num_elements(), number_of_actions(spec)])
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), -1)
 
     return tf.add_n([loss(*leaf) for leaf in zip(pieces, tf.nest.flatten(action), specs, strict=True)])

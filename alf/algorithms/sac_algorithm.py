@@ -17,6 +17,7 @@ from alf.algorithms.critic_algorithm import (
     state_spec_of,
     value_ascent,
 )
+from alf.algorithms.network_kinds import check_critic, check_draws
 from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.predictions import outputs_of, several
 from alf.algorithms.transitions import Transitions
@@ -96,7 +97,8 @@ class SacAlgorithm(CriticAlgorithm):
             `split_mask`; the networks see the rest.
 
         Raises:
-          ValueError: the action spec is a nest that is not all float, or the critic network judges actions of another kind.
+          ValueError: the action spec is a nest that is not all float, the actor gives no distributions, or the critic network
+            judges actions of another kind.
         """
         actor, critic = build_network(actor_network), build_network(critic_network)
         critics = [critic, *copies([critic], "critic")]
@@ -124,23 +126,11 @@ class SacAlgorithm(CriticAlgorithm):
         self._log_alpha = log_alpha
         self._dqda_clipping = dqda_clipping
         self._discrete = tf.nest.flatten(action_spec)[0].dtype.is_integer
-        self._check_critic(critic)
+        check_draws(name, actor)
+        check_critic(name, critic, action_spec)
         if target_entropy is None:
             target_entropy = sum(calc_default_target_entropy(spec) for spec in tf.nest.flatten(action_spec))
         self._target_entropy = float(target_entropy)
-
-    def _check_critic(self, critic: Any) -> None:
-        spec = critic.input_tensor_spec
-        if self._action_masks.present or spec is None:
-            return
-        wanted = self.critic_inputs(self._observation_spec, self._action_spec)
-        if len(tf.nest.flatten(spec)) != len(tf.nest.flatten(wanted)):
-            kind, right = "continuous", "(observation, action), such as CriticNetwork"
-            if self._discrete:
-                kind, right = "discrete", "observations, which gives the value of each action, such as QNetwork"
-            raise ValueError(
-                f"{self.name} with {kind} actions needs a critic of {right}; got {type(critic).__name__} of {spec}."
-            )
 
     def _distribution(self, inputs: Any, state: Nest) -> tuple[Any, Nest]:
         seen = self._action_masks.observation(inputs.observation)

@@ -48,15 +48,21 @@ def test_actions_without_bounds_are_drawn_around_plain_means() -> None:
 def test_an_actor_without_distributions_is_refused() -> None:
     value = feed_forward(OBS, BOX)[1]
     with pytest.raises(
-        ValueError, match=r"draws actions: ActorNetwork gives TensorSpec.* in the place of distributions"
+        ValueError, match=r"needs an actor that gives distri.*; ActorNetwork gives values of shape \(2,\)"
     ):
         ActorCriticAlgorithm(OBS, BOX, ActorNetwork(OBS, BOX), value)
+
+
+def test_a_value_network_that_gives_distributions_is_refused() -> None:
+    actor = feed_forward(OBS, BOX)[0]
+    with pytest.raises(ValueError, match=r"gives one value, .*; ActorDistributionNetwork gives distributions"):
+        ActorCriticAlgorithm(OBS, BOX, actor, feed_forward(OBS, BOX)[0])
 
 
 def test_a_value_of_more_axes_is_refused() -> None:
     actor = feed_forward(OBS, BOX)[0]
     value = Sequential([tf.keras.layers.Dense(1)], input_spec=OBS, name="Values")
-    with pytest.raises(ValueError, match=r"Values must give one value for each row, \[B\], and gives .*shape=\(1,\)"):
+    with pytest.raises(ValueError, match=r"gives one value, \[B\].*; Values gives values of shape \(1,\)"):
         ActorCriticAlgorithm(OBS, BOX, actor, value)
 
 
