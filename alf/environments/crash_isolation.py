@@ -206,7 +206,7 @@ class RestartingEnvironment(BatchedEnvironment):
         self._steps += 1
         if self._check_finite(step):
             return step
-        return self._handle_nonfinite(step)
+        return self._handle_nonfinite(step, action)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -225,12 +225,14 @@ class RestartingEnvironment(BatchedEnvironment):
             bounded, value = array_spec.BoundedArraySpec.from_spec(spec), np.asarray(value)
             low, high = bounded.minimum, bounded.maximum
             # Numbers beyond the bounds of a Box are brought back to them on their way.
-            wrong = np.isnan(value) if np.issubdtype(spec.dtype, np.floating) else (value < low) | (value > high)
+            floating = np.issubdtype(spec.dtype, np.floating)
+            wrong = np.isnan(value) if floating else (value < low) | (value > high)
             rows = np.flatnonzero(wrong.reshape(self.batch_size, -1).any(axis=1) & acting)
             if rows.size:
                 raise ValueError(
                     f"The environment failed on {spec.name} = {value[rows[0]]} in row {rows[0]}, which is outside of its spec, "
-                    f"{low} to {high}: correct the algorithm that chose it."
+                    f"{low} to {high}: correct the algorithm that chose it"
+                    f"{', and look whether its loss is finite' if floating else ''}."
                 ) from error
 
         tf.nest.map_structure(check, self.action_spec(), action)
@@ -242,8 +244,9 @@ class RestartingEnvironment(BatchedEnvironment):
             raise finite_check.nonfinite_error(first, self._env.observation_spec(), self.first_env_id, self._steps - 1)
         return first
 
-    def _handle_nonfinite(self, step: ts.TimeStep) -> ts.TimeStep:
+    def _handle_nonfinite(self, step: ts.TimeStep, action: Any) -> ts.TimeStep:
         error = finite_check.nonfinite_error(step, self._env.observation_spec(), self.first_env_id, self._steps - 1)
+        self._check_action(action, error)
         if self._nonfinite == "error":
             raise error
         self._nonfinite_truncations += 1

@@ -251,6 +251,28 @@ def test_an_action_that_is_no_number_is_told() -> None:
         env.step(np.array([[0.0, np.nan]], np.float32))
 
 
+@pytest.mark.parametrize("nonfinite", ["error", "truncate"])
+def test_what_is_not_finite_because_of_the_action_is_the_callers_mistake(nonfinite: str) -> None:
+    class Passes(gymnasium.Env):
+        observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return action, 0.0, False, False, {}
+
+    env = create_environment(Passes, num_parallel_environments=2, nonfinite=nonfinite)
+    env.reset()
+    env.step(np.zeros([2, 2], np.float32))
+    with pytest.raises(
+        ValueError, match=r"row 1, which is .*: correct the algorithm that chose it, and look whether its loss"
+    ):
+        env.step(np.array([[0.0, 0.0], [0.0, np.nan]], np.float32))
+    assert env.nonfinite_truncations == 0
+    env.close()
+
+
 def test_a_hang_in_this_process_is_left_behind() -> None:
     env = RestartingEnvironment(_factory(hang_at=[3], hang_secs=60.0), seed=1, step_timeout_secs=0.5)
     before = time.monotonic()
