@@ -133,14 +133,14 @@ def told_as_usage(while_true: Callable[[], bool] = lambda: True) -> Iterator[Non
       while_true: whether what fails is still the building; later errors are left alone.
 
     Raises:
-      UsageError: instead of ValueError, TypeError, ImportError or AttributeError; of gin's notes only the name of what it
-        called last is kept.
+      UsageError: instead of ValueError, TypeError, LookupError, ImportError or AttributeError; of gin's notes only the name
+        of what it called last is kept.
     """
     try:
         yield
     except _told_errors():
         raise
-    except (ValueError, TypeError, ImportError, AttributeError) as e:
+    except (ValueError, TypeError, LookupError, ImportError, AttributeError) as e:
         if not while_true():
             raise
         raise UsageError(_in_a_line(e)) from e
@@ -149,6 +149,8 @@ def told_as_usage(while_true: Callable[[], bool] = lambda: True) -> Iterator[Non
 def _in_a_line(error: BaseException) -> str:
     message, *notes = str(error).split("\n  In call to configurable '")
     message = message.strip() or type(error).__name__
+    if isinstance(error, KeyError):
+        message = f"There is no {message}"
     called = notes[0].partition("'")[0] if notes else ""
     if called and called not in message:
         message = f"{message.rstrip('.')} (in {called})."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import tensorflow as tf
 from absl import logging
 from tf_agents.specs import tensor_spec
 
@@ -13,8 +14,10 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.trainers.config import TrainerConfig
 from alf.utils import common
 
-# TF-Agents' words.
+# TF-Agents' words, and TensorFlow's.
 _UNEQUAL_CHOICES = "Bounds on discrete actions must be the same"
+_NOT_JOINED = ("preprocessing_combiner layer is required", "Only a single observation is supported")
+_OTHER_PARTS = ("structure", "shallow_tree")
 
 
 def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicyAlgorithm:
@@ -31,14 +34,11 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
             action_spec=tensor_spec.from_spec(env.action_spec()),
             debug_summaries=config.debug_summaries,
         )
-    except ValueError as error:
-        if _UNEQUAL_CHOICES not in str(error):
+    except (ValueError, LookupError) as error:
+        told = _in_our_words(error, env)
+        if told is None:
             raise
-        raise ValueError(
-            f"The components of an action have different numbers of values, {env.action_spec()}, which the network that "
-            "CategoricalProjectionNetwork is part of does not take: import alf.networks.multi_categorical_projection_network "
-            "and bind its discrete_projection_net = @MultiCategoricalProjectionNetwork."
-        ) from error
+        raise ValueError(told) from error
     algorithm.use_rollout_state = config.use_rollout_state
     algorithm.burn_in_length = config.burn_in_length
     algorithm.set_summary_settings(
@@ -46,6 +46,29 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         summarize_action_distributions=config.summarize_action_distributions,
     )
     return algorithm
+
+
+def _in_our_words(error: ValueError | LookupError, env: BatchedEnvironment) -> str | None:
+    """What to do about an error of libraries that comes from the specs of `env`; None of another one."""
+    text, spec = str(error), env.observation_spec()
+    if _UNEQUAL_CHOICES in text:
+        return (
+            f"The components of an action have different numbers of values, {env.action_spec()}, which the network that "
+            "CategoricalProjectionNetwork is part of does not take: import alf.networks.multi_categorical_projection_network "
+            "and bind its discrete_projection_net = @MultiCategoricalProjectionNetwork."
+        )
+    if not tf.nest.is_nested(spec):
+        return None
+    parts = list(spec) if isinstance(spec, Mapping) else list(range(len(spec)))
+    if any(words in text for words in _NOT_JOINED):
+        return (
+            f"The observation has the parts {parts}, which each network must join: import alf.networks.combining and bind its "
+            "preprocessing_combiner = @FlattenAndConcatenate() (observation_preprocessing_combiner of a CriticNetwork; "
+            "ActorNetwork and CriticNetwork must be those of alf.networks)."
+        )
+    if isinstance(error, LookupError) or any(words in text for words in _OTHER_PARTS):
+        return f"The observation has the parts {parts}, and a transformer or a network is made for others: {text}"
+    return None
 
 
 def algorithm_ctor(config: TrainerConfig) -> Callable[..., OffPolicyAlgorithm]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+import gin
 import gymnasium
 import numpy as np
 import pytest
@@ -35,7 +36,30 @@ SETTINGS = [
         "The environment cannot be used: step() must return (observation, reward, terminated, truncated, info); it "
         "returned a tuple of 4.",
     ),
+    (
+        "create_environment.env_name='tests.bin.test_wrong_settings:OfTwoParts'",
+        "The observation has the parts ['left', 'right'], which each network must join: import alf.networks.combining and "
+        "bind its preprocessing_combiner = @FlattenAndConcatenate() (",
+    ),
 ]
+
+OF_TWO_PARTS = [
+    (
+        "Agent.observation_transformer=@the_middle",
+        "The observation has the parts ['left', 'right'], and a transformer or a network is made for others: 'middle' (in "
+        "the_middle).",
+    ),
+    (
+        "ActorDistributionNetwork.preprocessing_layers={'middle': @tf.keras.layers.Flatten()}",
+        "The observation has the parts ['left', 'right'], and a transformer or a network is made for others: The two "
+        "structures",
+    ),
+]
+
+
+@gin.configurable
+def the_middle(observation):
+    return observation["middle"]
 
 
 class OfFourValues(gymnasium.Env):
@@ -51,6 +75,10 @@ class OfFourValues(gymnasium.Env):
         return np.zeros(3, np.float32), 0.0, False, {}
 
 
+class OfTwoParts(OfFourValues):
+    observation_space = gymnasium.spaces.Dict(dict.fromkeys(("left", "right"), OfFourValues.observation_space))
+
+
 @pytest.mark.parametrize(("binding", "message"), SETTINGS)
 def test_what_cannot_be_built_is_told_in_a_line(binding, message, logged, tmp_path):
     evaluating = ["TrainerConfig.evaluate=True"] if "Video" in binding else []
@@ -58,6 +86,24 @@ def test_what_cannot_be_built_is_told_in_a_line(binding, message, logged, tmp_pa
     assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_file=async_ppo_cart_pole", *bindings) == 2
     assert message in logged[-1]
     assert "\n" not in logged[-1]
+
+
+@pytest.mark.parametrize(("binding", "message"), OF_TWO_PARTS)
+def test_what_is_made_for_other_parts_is_told_in_a_line(binding, message, logged, tmp_path):
+    env = SETTINGS[-1][0]
+    bindings = [f"--gin_param={b}" for b in (*SMALL, env, binding)]
+    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_file=async_ppo_cart_pole", *bindings) == 2
+    assert message in logged[-1]
+    assert "\n" not in logged[-1]
+
+
+def test_a_name_that_is_not_there_is_told_in_a_line(logged):
+    def body():
+        with told_as_usage():
+            raise KeyError("middle")
+
+    assert command_line.run(body) == command_line.MISTAKE
+    assert logged == ["There is no 'middle' (KeyError; --verbosity=1 tells where.)"]
 
 
 def test_an_error_of_training_keeps_its_traceback(tmp_path, logged, monkeypatch):
