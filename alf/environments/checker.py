@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from alf.environments import spaces
 from alf.environments.batch_checker import FAIL, OK, WARN, Finding, bad_value, check_batched
-from alf.environments.one_hot import one_hot_space
+from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS, one_hot_space
 from alf.environments.vectorization import EnvironmentLoader
 from alf.utils.common import is_bounded
 
@@ -136,8 +136,7 @@ def check_spaces(observation_space: gymnasium.Space, action_space: gymnasium.Spa
             Finding(
                 "numbers",
                 WARN,
-                f"networks take the numbers in {observation_space} for quantities: have OneHot of alf.environments.wrappers, in "
-                "suite_gym.load.gym_env_wrappers, show them as vectors, or a layer of your network.",
+                f"networks take the numbers in {observation_space} for quantities: {HOW_TO_SHOW_NUMBERS}.",
             )
         )
     return findings

@@ -9,6 +9,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+# For messages about numbers that networks take for quantities.
+HOW_TO_SHOW_NUMBERS = (
+    "have OneHot of alf.environments.wrappers, in suite_gym.load.gym_env_wrappers, show them as vectors, or a layer of your "
+    "network"
+)
+
 
 @gin.configurable(module="alf.environments.wrappers")
 class OneHot(gymnasium.ObservationWrapper):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 from tf_agents.specs import tensor_spec
+from tf_agents.specs.array_spec import BoundedArraySpec
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS
 from alf.trainers.config import TrainerConfig
 from alf.utils import common
 
@@ -27,6 +31,7 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
       ValueError: no algorithm is set, or what it is made of does not fit the specs.
     """
     common.set_global_env(env)
+    _tell_of_numbers(env.observation_spec())
     ctor = algorithm_ctor(config)
     try:
         algorithm = ctor(
@@ -46,6 +51,22 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         summarize_action_distributions=config.summarize_action_distributions,
     )
     return algorithm
+
+
+def _tell_of_numbers(spec: Any) -> None:
+    """Warns of an observation that is one of several whole numbers, or consists of them, as those of Discrete spaces."""
+    if (
+        not isinstance(spec, BoundedArraySpec)
+        or spec.dtype != np.int64
+        or not common.is_bounded(spec.minimum, spec.maximum)
+    ):
+        return
+    # Of two numbers a network learns as much as of a vector.
+    if np.any(spec.maximum > spec.minimum + 1):
+        numbers = f"{np.min(spec.minimum)} to {np.max(spec.maximum)}"
+        logging.warning(
+            "Networks take the numbers of the observation, %s, for quantities: %s.", numbers, HOW_TO_SHOW_NUMBERS
+        )
 
 
 def _in_our_words(error: ValueError | LookupError, env: BatchedEnvironment) -> str | None:

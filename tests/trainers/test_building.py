@@ -1,0 +1,66 @@
+"""What is said of observations when an algorithm is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from alf.environments import create_environment
+from alf.trainers.building import build_algorithm
+from alf.trainers.config import TrainerConfig
+
+
+class Shows(gymnasium.Env):
+    """Has an observation space, and is never reset."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space) -> None:
+        self.observation_space = space
+
+
+def _said(space: spaces.Space, logged: list[str]) -> list[str]:
+    """What is logged when something is built for observations of a space."""
+
+    class Nothing:
+        def __init__(self, **kwargs: Any) -> None:
+            raise KeyError("enough")
+
+    env = create_environment(lambda: Shows(space), num_parallel_environments=2)
+    with pytest.raises((KeyError, ValueError), match="enough"):
+        build_algorithm(TrainerConfig(root_dir="", algorithm_ctor=Nothing), env)
+    env.close()
+    return logged
+
+
+@pytest.mark.parametrize(
+    ("space", "numbers"),
+    [
+        (spaces.Discrete(16), "0 to 15"),
+        (spaces.Discrete(3, start=5), "5 to 7"),
+        (spaces.MultiDiscrete([2, 4]), "0 to 3"),
+    ],
+)
+def test_numbers_that_are_taken_for_quantities_are_told(space: spaces.Space, numbers: str, logged: list[str]) -> None:
+    assert _said(space, logged) == [
+        f"Networks take the numbers of the observation, {numbers}, for quantities: have OneHot of "
+        "alf.environments.wrappers, in suite_gym.load.gym_env_wrappers, show them as vectors, or a layer of your network."
+    ]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(2),
+        spaces.MultiBinary(4),
+        spaces.Box(0, 255, (4, 4, 1), np.uint8),
+        spaces.Box(-1.0, 1.0, (3,), np.float32),
+        spaces.Dict({"a": spaces.Discrete(9), "b": spaces.Discrete(9)}),
+    ],
+)
+def test_other_observations_are_not(space: spaces.Space, logged: list[str]) -> None:
+    assert _said(space, logged) == []
