@@ -61,6 +61,8 @@ class Improver(abc.ABC):
         # The totals of training at which `improve` ends, and evaluates next.
         self._targets: tuple[Count, ...] | None = None
         self._evaluation_due: Count | None = None
+        # The last evaluation was ended by a signal, without a result.
+        self._evaluation_cut = False
         self._improving = False
         self._begun = self._ended = False
         self._iterations_here = 0
@@ -463,6 +465,7 @@ class Improver(abc.ABC):
         longest, step = self.schedule.max_episode_steps, self._counters.global_steps
         result = self._evaluations.play(count, step, longest, lambda: self._signals.requested is not None)
         self._counters[Phase.TEST].add(self._elapsed())
+        self._evaluation_cut = result is None
         if result is None:
             return
         best = self._record(result, beside=False)

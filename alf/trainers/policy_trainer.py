@@ -397,8 +397,12 @@ class Trainer(Improver):
         if self._self_play is not None:
             self._self_play.report(self._report.reporter)
         self._report.after_iteration()
+        due, exact = self._saver.due(), self._config.exact_resume  # asked before an evaluation saves
+        if due and exact:
+            self.driver.stop()  # with that, all that was collected so far is in the metrics
         self._evaluate_if_due()
-        if self._saver.due():
+        # A run that goes on exactly does so from where nothing is missing.
+        if (due or self._saver.due()) and not (exact and self._evaluation_cut):
             self._save_periodically()
 
     def _save_evaluated(self, best: bool) -> None:
@@ -455,12 +459,8 @@ class Trainer(Improver):
         return (score, episodes) if episodes else ()
 
     def _save_periodically(self) -> None:
-        exact = self._config.exact_resume
-        if exact:
-            # All that was collected so far is in the metrics once the driver has stopped.
-            self.driver.stop()
         self._save(("periodic",))
-        if exact and not self._reached() and not self._signals.requested:
+        if self._config.exact_resume and not self._reached() and not self._signals.requested:
             self._begin_new_streams()
 
     # ---- ending ----

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import gin
 import numpy as np
 import pytest
 
+from alf.drivers import threads
 from alf.trainers.counts import EnvironmentSteps
+from alf.trainers.evaluations import Evaluations
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.phases import Phase
@@ -106,6 +109,54 @@ def test_evaluations_after_a_resume_are_those_of_the_whole(beside, small_config,
     for step in shared:
         assert both[0][step].returns == both[1][step].returns, step
     assert len({both[0][step].returns for step in shared}) > 1, "they do not repeat the first one's numbers"
+
+
+EVALUATED = {"evaluate": True, "eval_interval": 1, "num_eval_episodes": 2, "epsilon_greedy": 1.0}
+
+
+def test_checkpoints_by_env_steps_are_made_where_an_evaluation_has_just_saved(small_config, tmp_path):
+    settings = EVALUATED | {"checkpoint_at_evaluation": True, "checkpoint_interval": 0, "checkpoint_env_steps": 32}
+    whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=5, **settings)
+    _run(SyncOffPolicyTrainer, small_config, num_iterations=3, **settings)
+    periodic = [r.step for r in RunIndex.load(str(tmp_path / "run")).records() if "periodic" in r.kinds]
+    assert periodic == [2], "env steps 16, 32 and 48 were evaluated, and saved"
+    _assert_same(whole, _run(SyncOffPolicyTrainer, small_config, num_iterations=5, **settings))
+
+
+def test_metrics_are_whole_in_a_checkpoint_that_an_evaluation_saves(small_config, tmp_path, monkeypatch):
+    """Metrics are counted by a thread of their own, which may come behind an evaluation."""
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    settings = EVALUATED | {"checkpoint_at_evaluation": True}
+    whole = _run(AsyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=4, **settings)
+    feed = threads.feed
+
+    def slowly(*args):
+        time.sleep(0.3)
+        feed(*args)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(threads, "feed", slowly)
+        _run(AsyncOffPolicyTrainer, small_config, num_iterations=2, **settings)
+    _assert_same(whole, _run(AsyncOffPolicyTrainer, small_config, num_iterations=4, **settings))
+
+
+def test_an_evaluation_that_was_interrupted_is_played_again(small_config, tmp_path, monkeypatch):
+    settings = EVALUATED | {"eval_interval": 2}
+    whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=5, **settings)
+    play = Evaluations.play
+
+    def interrupted(self, count, step, *args):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return play(self, count, step, *args)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(Evaluations, "play", interrupted)
+        assert _run(SyncOffPolicyTrainer, small_config, num_iterations=5, **settings).counters.iterations == 4
+    halves = _run(SyncOffPolicyTrainer, small_config, num_iterations=5, **settings)
+    _assert_same(whole, halves)
+    both = [{e.step: e.returns for e in trainer._evaluations.history.all} for trainer in (whole, halves)]
+    assert both[0] == both[1]
 
 
 def test_a_plain_run_resumes_on_other_numbers(small_config, tmp_path):
