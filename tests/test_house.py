@@ -242,6 +242,7 @@ def test_library_code_neither_prints_nor_exits() -> None:
 
 # Objects that are not of alf, or that a user gives; so what they have is asked.
 _FOREIGN = {
+    ("alf/algorithms/algorithm.py", "apply_gradients"),
     ("alf/drivers/base.py", "batched"),
     ("alf/environments/agents_env.py", "metadata"),
     ("alf/environments/agents_env.py", "possible_agents"),

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from alf.data_structures import LossInfo, StepType, TrainingInfo
 from alf.utils import dist_utils, math_ops, value_ops
+from alf.utils.common import check_range
 from alf.utils.losses import element_wise_squared_loss
 
 Nest = Any
@@ -77,8 +78,13 @@ class ActorCriticLoss(tf.Module):
           debug_summaries: `extra` also holds the returns and the advantages used, [T, B].
           use_vtrace: V-trace returns and advantages; `use_gae` is then without effect.
           name: name of the module.
+
+        Raises:
+          ValueError: `gamma` or `td_lambda` is not in [0, 1], or `advantage_clip` is below 0.
         """
         super().__init__(name=name)
+        check_range(0.0, 1.0, gamma=gamma, td_lambda=td_lambda)
+        check_range(0.0, advantage_clip=advantage_clip)
         self._action_spec = action_spec
         self._gamma = gamma
         self._td_error_loss_fn = td_error_loss_fn

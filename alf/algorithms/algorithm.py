@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import tensorflow as tf
 from alf.algorithms import contracts
 from alf.data_structures import LossInfo, Nest, StepType, TrainingInfo
 from alf.networks.calling import learning
-from alf.utils.common import as_list, check_made
+from alf.utils.common import as_list, check_made, check_range
 
 
 class Algorithm(tf.Module):
@@ -45,7 +46,8 @@ class Algorithm(tf.Module):
           name: name of the algorithm; by default that of its class.
 
         Raises:
-          ValueError: optimisers and module sets do not match in number, one is a class, or the norm is not above 0 or missing.
+          ValueError: optimisers and module sets do not match in number, one is no optimiser or has a rate below 0, or the norm is
+            not above 0 or missing.
         """
         name = name or type(self).__name__
         super().__init__(name=name)
@@ -53,7 +55,7 @@ class Algorithm(tf.Module):
         self._predict_state_spec = self._train_state_spec if predict_state_spec is None else predict_state_spec
         self._optimizers = as_list(optimizer)
         for one in self._optimizers:
-            check_made(name, optimizer=one)
+            _check_optimizer(name, one)
         self._module_sets = [list(s) for s in trainable_module_sets or []]
         # Without sets, a single optimiser has all that is left.
         if len(self._optimizers) != len(self._module_sets) and (self._module_sets or len(self._optimizers) > 1):
@@ -283,3 +285,12 @@ class Algorithm(tf.Module):
         if self._clip_by_global_norm:
             return tf.clip_by_global_norm(grads, self._gradient_clipping)[0]
         return [None if g is None else tf.clip_by_norm(g, self._gradient_clipping) for g in grads]
+
+
+def _check_optimizer(name: str, optimizer: Any) -> None:
+    check_made(name, optimizer=optimizer)
+    if not hasattr(optimizer, "apply_gradients"):
+        raise ValueError(f"{name}: optimizer={optimizer!r} is no optimiser: make one, in gin @Adam().")
+    # A user's own optimisers and schedules need not tell.
+    with contextlib.suppress(AttributeError, NotImplementedError):
+        check_range(0.0, learning_rate=optimizer.get_config().get("learning_rate"))

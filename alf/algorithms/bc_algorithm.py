@@ -15,7 +15,7 @@ from alf.networks.calling import call_network
 from alf.replay.dataset import DatasetReplayer, Steps, read_dataset, sequences, usable
 from alf.utils import dist_utils, nest_utils
 from alf.utils.action_masks import ActionMasks, Splitter
-from alf.utils.common import is_stateless
+from alf.utils.common import check_sizes, is_stateless
 
 BcInfo = namedtuple("BcInfo", ["action_distribution"], default_value=())
 
@@ -57,8 +57,10 @@ class BcAlgorithm(OffPolicyAlgorithm):
           observation_and_action_constraint_splitter: see `ActorCriticAlgorithm`.
 
         Raises:
+          ValueError: `sequence_length` is no whole number of at least 1.
           DatasetError: the file cannot be read, is of other observations or actions, or holds values that are not numbers.
         """
+        check_sizes(sequence_length=sequence_length)
         actor = actor_network if isinstance(actor_network, tf.Module) else actor_network()
         actor.create_variables()
         super().__init__(

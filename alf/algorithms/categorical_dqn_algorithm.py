@@ -13,6 +13,7 @@ from alf.algorithms.network_kinds import check_output, number_of_actions
 from alf.algorithms.one_step_loss import Lookahead, look_ahead, per_sequence, row_weights
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import LossInfo, Nest, TrainingInfo
+from alf.utils.common import check_range
 
 
 @gin.configurable(module="alf")
@@ -44,13 +45,15 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
           n_step: steps that a target looks ahead; sequences need n_step + 1 rows.
 
         Raises:
-          ValueError: the atoms are not in order, n_step is below 1, a `critic_loss` is given, or as `DqnAlgorithm`.
+          ValueError: the atoms are not in order, n_step is below 1, gamma is not in [0, 1], a `critic_loss` is given, or as
+            `DqnAlgorithm`.
         """
         refuse(name, kwargs, {"critic_loss": "C51 has its own loss: set gamma and n_step"})
         if not min_q_value < max_q_value or n_step < 1:
             raise ValueError(
                 f"{name} needs min_q_value < max_q_value and n_step >= 1; got {min_q_value}, {max_q_value} and {n_step}."
             )
+        check_range(0.0, 1.0, gamma=gamma)
         # Said here, so that a binding of DqnAlgorithm's is not taken, and is listed as without use.
         super().__init__(observation_spec, action_spec, categorical_q_network, critic_loss=None, name=name, **kwargs)
         self._min, self._max, self._gamma, self._n_step = float(min_q_value), float(max_q_value), gamma, n_step

@@ -35,7 +35,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network, learning
 from alf.utils import math_ops
-from alf.utils.common import flat, is_stateless
+from alf.utils.common import check_range, flat, is_stateless
 
 DdpgInfo = namedtuple("DdpgInfo", ["action_distribution", "observation", "state"], default_value=())
 
@@ -123,6 +123,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         check_critic(name, critic, action_spec)
         self._actor_network = actor
         self._critic_networks = critics
+        check_range(0.0, dqda_clipping=dqda_clipping)
         self._dqda_clipping = dqda_clipping
         self._exploration = chosen
         self._parameter_noise = parameter_noise

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep
 from alf.utils import nest_utils
-from alf.utils.common import flat, reset_state_at_first
+from alf.utils.common import check_sizes, flat, reset_state_at_first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,21 +26,17 @@ def plan(batch: int, length: int, num_updates: int, mini_batch_size: int | None,
     """Checks the sizes for data [batch, length] and returns them.
 
     Raises:
-      ValueError: a size is not positive, or mini_batch_length does not divide the length of the data.
+      ValueError: a size is no whole number of at least 1, or mini_batch_length does not divide the length of the data.
     """
+    check_sizes(num_updates=num_updates, mini_batch_size=mini_batch_size, mini_batch_length=mini_batch_length)
     sequence_length = length if mini_batch_length is None else mini_batch_length
-    if sequence_length > 0 and length % sequence_length:
+    if length % sequence_length:
         raise ValueError(
             f"mini_batch_length={sequence_length} does not divide the {length} steps of a segment, or of what a memory holds: "
             "make unroll_length, and ReplayBuffer.max_length, multiples of it."
         )
-    sequences = batch * length // max(sequence_length, 1)
+    sequences = batch * length // sequence_length
     size = sequences if mini_batch_size is None else mini_batch_size
-    if min(size, num_updates, sequence_length) < 1:
-        raise ValueError(
-            f"Sizes must be positive: mini_batch_size={mini_batch_size}, mini_batch_length={mini_batch_length}, "
-            f"num_updates={num_updates}."
-        )
     return Plan(sequences, sequence_length, min(size, sequences), num_updates)
 
 

@@ -17,7 +17,7 @@ import gin
 import tensorflow as tf
 
 from alf.data_structures import Experience, Nest, StepType
-from alf.utils.common import transform_observation
+from alf.utils.common import check_range, transform_observation
 from alf.utils.normalizers import Normalizer, RunningMoments, RunningNormalizer, batch_moments
 from alf.utils.value_ops import reverse_scan
 
@@ -151,8 +151,12 @@ class RewardNormalizer(LearnerStatistics):
           clip_value: above 0, scaled rewards are clipped to [-clip_value, clip_value].
           normalizer_cls: which statistics.
           name: name of the module.
+
+        Raises:
+          ValueError: gamma is not in [0, 1].
         """
         super().__init__(tf.TensorSpec([], tf.float32), normalizer_cls, name)
+        check_range(0.0, 1.0, gamma=gamma)
         self._gamma = gamma
         self._clip_value = clip_value
         # Of each environment, by its id; every episode begins anew, so a checkpoint needs none of it.

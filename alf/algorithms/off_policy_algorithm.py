@@ -22,7 +22,7 @@ from alf.replay.memory_use import MemoryUse
 from alf.replay.sampling import View
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import nest_utils, rng
-from alf.utils.common import is_stateless, zeros_from_spec
+from alf.utils.common import check_sizes, is_stateless, zeros_from_spec
 from alf.utils.tracing import Traced
 
 
@@ -241,6 +241,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         replayer = self._volatile.replayer
         if replayer is None:
             raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
+        check_sizes(num_updates=num_updates, mini_batch_size=mini_batch_size, mini_batch_length=mini_batch_length)
         if not whole_replay_buffer_training:
             sizes = self._sample_sizes(mini_batch_size, mini_batch_length)
             return self._train_on_samples(_sampling(replayer), num_updates, *sizes)
@@ -255,10 +256,6 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def _train_on_samples(self, replayer: UniformReplay, num_updates: int, size: int, length: int) -> int:
         begin = time.monotonic()
-        if min(size, length, num_updates) < 1:
-            raise ValueError(
-                f"Sizes must be positive: mini_batch_size={size}, mini_batch_length={length}, num_updates={num_updates}."
-            )
         replayer.check(size, length)
 
         def train(view: View, updates: tf.Tensor) -> dict[str, tf.Tensor]:

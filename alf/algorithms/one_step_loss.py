@@ -9,6 +9,7 @@ import gin
 import tensorflow as tf
 
 from alf.data_structures import LossInfo, StepType, TrainingInfo
+from alf.utils.common import check_range
 from alf.utils.losses import element_wise_squared_loss
 
 # The `n_step` of targets that look to the end of the episode, or of what is there of it.
@@ -106,11 +107,12 @@ class OneStepTDLoss(tf.Module):
             long as episodes.
 
         Raises:
-          ValueError: n_step is 0, or below -1.
+          ValueError: n_step is 0, or below -1; or gamma is not in [0, 1].
         """
         super().__init__(name=name)
         if n_step < 1 and n_step != ALL_STEPS:
             raise ValueError(f"{name}: n_step={n_step} must be at least 1, or -1 for all steps of a sequence.")
+        check_range(0.0, 1.0, gamma=gamma)
         self._gamma = gamma
         self._td_error_loss_fn = td_error_loss_fn
         self._debug_summaries = debug_summaries

@@ -10,6 +10,7 @@ import tensorflow as tf
 from alf.algorithms.actor_critic_loss import ActorCriticLoss, masked_means, valid_mask
 from alf.data_structures import LossInfo, TrainingInfo, namedtuple
 from alf.utils import dist_utils, math_ops
+from alf.utils.common import check_range
 from alf.utils.losses import element_wise_squared_loss
 
 PPOInfo = namedtuple("PPOInfo", ["action_distribution", "returns", "advantages"], default_value=())
@@ -62,7 +63,7 @@ class PPOLoss(ActorCriticLoss):
           name: name of the module.
 
         Raises:
-          ValueError: `importance_ratio_clipping` is not above 0.
+          ValueError: `importance_ratio_clipping` is not above 0, `log_prob_clipping` is below 0, or as `ActorCriticLoss`.
         """
         super().__init__(
             action_spec=action_spec,
@@ -79,10 +80,11 @@ class PPOLoss(ActorCriticLoss):
             use_vtrace=False,
             name=name,
         )
-        if importance_ratio_clipping <= 0.0:
+        if not importance_ratio_clipping > 0.0:
             raise ValueError(
                 f"PPOLoss.importance_ratio_clipping must be above 0, got {importance_ratio_clipping}: 0.2 is usual."
             )
+        check_range(0.0, log_prob_clipping=log_prob_clipping)
         self._importance_ratio_clipping = importance_ratio_clipping
         self._log_prob_clipping = log_prob_clipping
         self._check_numerics = check_numerics

@@ -33,7 +33,7 @@ from alf.data_structures import (
 from alf.networks.calling import call_network, learning
 from alf.utils import dist_utils, math_ops
 from alf.utils.action_masks import ActionMasks, Splitter
-from alf.utils.common import is_stateless
+from alf.utils.common import check_range, is_stateless
 from alf.utils.dist_utils import calc_default_target_entropy, epsilon_greedy_sample, sample_action_distribution
 
 SacInfo = namedtuple("SacInfo", ["action_distribution", "observation", "state"], default_value=())
@@ -124,6 +124,7 @@ class SacAlgorithm(CriticAlgorithm):
         self._actor_network = actor
         self._critic_networks = critics
         self._log_alpha = log_alpha
+        check_range(0.0, dqda_clipping=dqda_clipping)
         self._dqda_clipping = dqda_clipping
         self._discrete = tf.nest.flatten(action_spec)[0].dtype.is_integer
         check_draws(name, actor)

@@ -21,7 +21,7 @@ from alf.drivers.host_calls import host_call
 from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, reading
 from alf.drivers.unroll import StopUnroll, action_time_step, control_of, in_loop, sequential, thread_of_the_pool
 from alf.utils import rng
-from alf.utils.common import add_outer_dims, reset_state_at_first, zeros_from_spec
+from alf.utils.common import add_outer_dims, check_range, reset_state_at_first, zeros_from_spec
 
 PREDICT = 2
 
@@ -167,7 +167,11 @@ class PolicyDriver(Driver):
 
         Returns:
           where it stands then, and the policy state.
+
+        Raises:
+          ValueError: `max_num_steps` is below 0.
         """
+        check_range(0, max_num_steps=max_num_steps)
         steps = math.ceil(max_num_steps / self._env.batch_size)
         return self.predict_until(lambda: False, steps, time_step, policy_state)
 

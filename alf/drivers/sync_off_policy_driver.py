@@ -20,6 +20,7 @@ from alf.drivers.threads import feed
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy
 from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
+from alf.utils.common import check_range
 from alf.utils.tracing import Traced
 
 
@@ -95,8 +96,9 @@ class SyncOffPolicyDriver(Driver):
           the time step [B, ...] and the policy state after the last step.
 
         Raises:
-          ValueError: `time_step` is not that of the last call.
+          ValueError: `time_step` is not that of the last call, or `max_num_steps` is below 0.
         """
+        check_range(0, max_num_steps=max_num_steps)
         if time_step is not None and (self._position is None or time_step is not self._position[0]):
             raise ValueError(
                 "The driver goes on where its environment stands: pass the time_step that the last run() returned, or None."

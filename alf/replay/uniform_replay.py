@@ -13,6 +13,7 @@ from alf.replay.experience_replayer import ExperienceReplayer, ReplayTooSmallErr
 from alf.replay.replay_buffer import ReplayBuffer
 from alf.replay.sampling import VIEW_SPEC, Sample, View, draw, make_view
 from alf.utils import rng
+from alf.utils.common import check_sizes
 
 
 @gin.configurable(module="alf")
@@ -134,7 +135,8 @@ class UniformReplay(ExperienceReplayer):
         """Takes what a loss says about the sequences it has seen, float32 [b] or (); traceable. Without effect here."""
 
     def replay(self, sample_batch_size: int, mini_batch_length: int) -> Experience:
-        """A random sample [sample_batch_size, mini_batch_length, ...]; ValueError when there is too little."""
+        """A random sample [sample_batch_size, mini_batch_length, ...]; ValueError when there is too little, or for no size."""
+        check_sizes(sample_batch_size=sample_batch_size, mini_batch_length=mini_batch_length)
         self.check(sample_batch_size, mini_batch_length)
         view = self.view(mini_batch_length)
         return self.sample(view, sample_batch_size, mini_batch_length, rng.next_seed()).experience

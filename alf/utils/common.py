@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import numbers
 import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -133,6 +135,24 @@ def check_made(name: str, **given: Any) -> None:
             raise ValueError(
                 f"{name}: {argument} is {kind} and not one of it: write @{kind}() with parentheses in gin."
             )
+
+
+def check_range(least: float, most: float = math.inf, **given: Any) -> None:
+    """Raises ValueError where one of the arguments is a plain number outside of [least, most], or none, NaN.
+
+    What a schedule or a tensor says shows only when it is used.
+    """
+    for argument, value in given.items():
+        if isinstance(value, numbers.Real) and not least <= float(value) <= most:
+            right = f"at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
+            raise ValueError(f"{argument}={value} must be {right}.")
+
+
+def check_sizes(**given: Any) -> None:
+    """Raises ValueError where one of the arguments is no whole number of at least 1; None is let through."""
+    for argument, value in given.items():
+        if value is not None and not (isinstance(value, numbers.Integral) and int(value) >= 1):
+            raise ValueError(f"{argument}={value!r} must be a whole number of at least 1.")
 
 
 @gin.configurable(module="alf.utils.common")

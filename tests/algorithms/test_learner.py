@@ -196,7 +196,7 @@ def test_minibatches_use_every_sequence_once_an_epoch_in_shuffled_order(size: in
 def test_sizes_that_do_not_fit_say_so() -> None:
     with pytest.raises(ValueError, match="mini_batch_length=4 does not divide the 6"):
         minibatch.plan(2, 6, 1, None, 4)
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="num_updates=0 must be a whole number of at least 1"):
         minibatch.plan(2, 6, 0, None, None)
 
 
