@@ -24,7 +24,7 @@ from alf.algorithms.curiosity import CuriosityAlgorithm, Explored, Transition
 from alf.algorithms.entropy_target_algorithm import EntropyTargetAlgorithm
 from alf.algorithms.normalization import ObservationNormalizer, RewardNormalizer
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
-from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm
+from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm, check_constructor
 from alf.data_structures import (
     ActionTimeStep,
     Bootstrap,
@@ -158,10 +158,11 @@ class Agent(OffPolicyAlgorithm):
             1 + intrinsic_reward_coef * intrinsic reward.
 
         Raises:
-          ValueError: the encoding network is recurrent or the RL algorithm takes none, masks of actions would be
-            normalised or encoded, or stand beside a goal, or a part does not act, or has a `reward_shaping_fn` or an
-            `observation_transformer` of its own.
+          ValueError: `rl_algorithm_cls` makes no algorithm, the encoding network is recurrent or the RL algorithm takes none,
+            masks of actions would be normalised or encoded, or stand beside a goal, or a part does not act, or has a
+            `reward_shaping_fn` or an `observation_transformer` of its own.
         """
+        check_constructor("Agent.rl_algorithm_cls", rl_algorithm_cls)
         check_made(
             name,
             intrinsic_curiosity_module=intrinsic_curiosity_module,

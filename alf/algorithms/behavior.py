@@ -10,6 +10,7 @@ from typing import Any
 import gin
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.rl_algorithm import check_constructor
 from alf.data_structures import Nest
 from alf.utils import common
 
@@ -100,6 +101,7 @@ def make(
             f"The behavior {name!r} has algorithm_ctor={behavior.algorithm_ctor!r}: bind it to an algorithm, such as "
             f"{name}/Behavior.algorithm_ctor = @{name}/Agent."
         )
+    check_constructor(f"{name}/Behavior.algorithm_ctor", behavior.algorithm_ctor)
     try:
         whole = common.get_env()
     except ValueError:

@@ -405,6 +405,12 @@ def training_info_from(experience: Experience, info: Nest, rollout_info: Nest) -
     )
 
 
+def check_constructor(what: str, make: Any) -> None:
+    """Raises ValueError where `make`, bound to `what`, is a class of something else than algorithms, such as a loss."""
+    if isinstance(make, type) and not issubclass(make, RLAlgorithm):
+        raise ValueError(f"{what}={make.__name__} makes no algorithm: bind it to one, such as @SacAlgorithm.")
+
+
 def bootstrap_spec(algorithm: RLAlgorithm) -> Bootstrap:
     """Specs of the bootstrap of a segment, without batch axis."""
     return Bootstrap(

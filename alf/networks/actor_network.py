@@ -54,7 +54,7 @@ class ActorNetwork(network.Network):
         super().__init__(input_tensor_spec=input_tensor_spec, state_spec=(), name=name)
         wrong = [spec for spec in tf.nest.flatten(output_tensor_spec) if not spec.dtype.is_floating]
         if wrong:
-            raise ValueError(f"A deterministic actor gives continuous actions only, not {wrong}.")
+            raise ValueError(f"A deterministic actor gives continuous actions only, not {wrong}: use DQN, SAC or PPO.")
         self._output_tensor_spec = output_tensor_spec
         self._encoder = encoding_network.EncodingNetwork(
             input_tensor_spec,

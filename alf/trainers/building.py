@@ -13,13 +13,24 @@ from tf_agents.specs import tensor_spec
 from tf_agents.specs.array_spec import BoundedArraySpec
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.rl_algorithm import check_constructor
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS
 from alf.trainers.config import TrainerConfig
 from alf.utils import common
 
+# TF-Agents' words, and what a user of alf can do.
+_OF_ACTIONS = {
+    "Bounds on discrete actions must be the same": (
+        "The components of an action have different numbers of values, {}, which the network that "
+        "CategoricalProjectionNetwork is part of does not take: import alf.networks.multi_categorical_projection_network "
+        "and bind its discrete_projection_net = @MultiCategoricalProjectionNetwork."
+    ),
+    "Only float actions are supported by this network": (
+        "Deterministic actors, as of DDPG, TD3 and SARSA, need continuous actions, got {}: use SAC, DQN or PPO."
+    ),
+}
 # TF-Agents' words, and TensorFlow's.
-_UNEQUAL_CHOICES = "Bounds on discrete actions must be the same"
 _NOT_JOINED = ("preprocessing_combiner layer is required", "Only a single observation is supported")
 _OTHER_PARTS = ("structure", "shallow_tree")
 
@@ -72,12 +83,9 @@ def _tell_of_numbers(spec: Any) -> None:
 def _in_our_words(error: ValueError | LookupError, env: BatchedEnvironment) -> str | None:
     """What to do about an error of libraries that comes from the specs of `env`; None of another one."""
     text, spec = str(error), env.observation_spec()
-    if _UNEQUAL_CHOICES in text:
-        return (
-            f"The components of an action have different numbers of values, {env.action_spec()}, which the network that "
-            "CategoricalProjectionNetwork is part of does not take: import alf.networks.multi_categorical_projection_network "
-            "and bind its discrete_projection_net = @MultiCategoricalProjectionNetwork."
-        )
+    for theirs, ours in _OF_ACTIONS.items():
+        if theirs in text:
+            return ours.format(env.action_spec())
     if not tf.nest.is_nested(spec):
         return None
     parts = list(spec) if isinstance(spec, Mapping) else list(range(len(spec)))
@@ -97,6 +105,7 @@ def algorithm_ctor(config: TrainerConfig) -> Callable[..., OffPolicyAlgorithm]:
     if not callable(config.algorithm_ctor):
         state = "is not set" if config.algorithm_ctor is None else f"is {config.algorithm_ctor!r}"
         raise ValueError(f"TrainerConfig.algorithm_ctor {state}: bind it to an algorithm, such as @Agent.")
+    check_constructor("TrainerConfig.algorithm_ctor", config.algorithm_ctor)
     return config.algorithm_ctor
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
 
-from alf.utils.value_kinds import SCALARS, expected, fits, hints_of
+from alf.utils.value_kinds import SCALARS, expected, fits, hints_of, is_scalar
 
 # TensorFlow annotates nothing: what these take are numbers, but for a few.
 _OPTIMIZERS = "tf.keras.optimizers"
 _NOT_NUMBERS = ("name", "boundaries", "values")
+# Nor does TF-Agents: what its networks call like this are sizes of layers. One of 0 units kills the process.
+_LAYERS = ("fc_layer_params", "lstm_size")
 
 
 class _Unknown(Exception):
@@ -74,6 +76,10 @@ def _macro(reference: Any) -> Any:
 def _complaint(configurable: Any, name: str, value: Any) -> str | None:
     """What the value of a parameter must be, in words; None where it may be as it is."""
     hint, default = hints_of(configurable.wrapped).get(name), _default(configurable.wrapped, name)
+    if name.endswith(_LAYERS) and str(configurable.module).startswith(("alf.", "tf_agents.")):
+        hint = hint or (Sequence[int] | None)
+        if isinstance(value, (list, tuple)) and any(is_scalar(units, int) and units < 1 for units in value):
+            return "a list of whole numbers of at least 1"
     if hint is not None:
         # Many write `size: int = None`.
         return None if fits(value, hint) or value is default is None else expected(hint)

@@ -241,6 +241,7 @@ def test_a_memory_that_holds_too_little_yet_is_filled_first():
         ({"chaser": Behavior(make_algorithm)}, r"says nothing of 'runner': .* '\*'"),
         ({"chasr": Behavior(make_algorithm)}, "names 'chasr', .* did you mean 'chaser'"),
         ({"*": Behavior()}, "'chaser' has algorithm_ctor=None"),
+        ({"*": Behavior(algorithm_ctor=PPOLoss)}, "chaser/Behavior.algorithm_ctor=PPOLoss makes no algorithm"),
     ],
 )
 def test_a_wrong_mapping_of_behaviors_is_one_sentence(behaviors, said):

@@ -14,6 +14,7 @@ import alf.algorithms.icm_algorithm
 import alf.algorithms.ppo_algorithm
 import alf.algorithms.sac_algorithm
 import alf.environments.suite_unittest
+import alf.networks.actor_network
 import alf.trainers.off_policy_trainer
 import alf.trainers.on_policy_trainer
 import alf.trainers.schedule
@@ -149,6 +150,12 @@ def test_nothing_is_looked_at_before_all_is_known():
         "ICMAlgorithm.hidden_size='x'",
         "PPOLoss.entropy_regularization=@s/LinearSchedule()",
         "Agent.intrinsic_reward_coef=@LinearSchedule()",
+        "ActorDistributionNetwork.fc_layer_params=256",
+        "here/ValueNetwork.fc_layer_params=(100, 0)",
+        "QNetwork.fc_layer_params=('a',)",
+        "ActorDistributionRnnNetwork.lstm_size=8",
+        "ActorDistributionRnnNetwork.input_fc_layer_params=[-1]",
+        "networks.actor_network.ActorNetwork.fc_layer_params=[0]",
     ],
 )
 def test_what_would_fail_in_an_update_is_told_before(binding):
