@@ -199,7 +199,7 @@ def test_gin_lines() -> None:
         ("Pendulum-v0", "use 'Pendulum-v1'"),
         ("BipedalWalker-v2", "use 'BipedalWalker-v3'"),
         ("NoSuchThing-v1", "knows no environment 'NoSuchThing-v1'"),
-        ("CartPole-v9", "use 'CartPole-v1'"),
+        ("CartPole-v9", "the newest is 'CartPole-v1'"),
         ("ALE/NoSuchPong-v5", "knows no environment|needs a package"),
     ],
 )
