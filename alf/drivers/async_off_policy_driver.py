@@ -31,6 +31,7 @@ from alf.drivers.unroll import Segment, sequential
 from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
 from alf.utils.tracing import Traced
+from alf.utils.uninterrupted import whole
 
 # The learner waits in slices of this length, so that signals and failures of other threads get through.
 _WAIT_SECS = 0.25
@@ -283,7 +284,8 @@ class AsyncOffPolicyDriver(Driver):
           Exception: whatever a thread failed with, with its own traceback.
         """
         exp, steps = self.get_training_exps()
-        self._algorithm.observe(exp)
+        with whole():
+            self._algorithm.observe(exp)
         return steps
 
     def get_training_exps(self) -> tuple[Experience, int]:

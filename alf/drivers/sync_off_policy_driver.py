@@ -22,6 +22,7 @@ from alf.metrics.time_shares import Timings
 from alf.replay.experience_replayer import stack_segments
 from alf.utils.common import check_range
 from alf.utils.tracing import Traced
+from alf.utils.uninterrupted import whole
 
 
 @gin.configurable(module="alf")
@@ -137,7 +138,8 @@ class SyncOffPolicyDriver(Driver):
         return segment
 
     def _observe(self, segments: list[Segment]) -> None:
-        self._algorithm.observe(self._stacked([segment.experience for segment in segments]))
+        with whole():
+            self._algorithm.observe(self._stacked([segment.experience for segment in segments]))
 
     def _trace(self, at_random: bool) -> Unroller:
         variables = self._store.variables

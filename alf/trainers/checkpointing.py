@@ -168,6 +168,10 @@ class Checkpointer:
         self._at = step
         return self._with_models(record) if new else record
 
+    def outdate(self) -> None:
+        """Has the next `save` write what the objects hold, also where its step is that of the last checkpoint."""
+        self._at = None
+
     def judge(self, step: int, reward: float, reward_episodes: int) -> Record | None:
         """Gives the record of a step its reward; returns it, or None where there is no such checkpoint.
 

@@ -374,6 +374,10 @@ class Improver(abc.ABC):
         with self._signals.interruptible():
             steps = self._collect(self._acts_at_random())
         self._position = (None, None)
+        self._add_collected(steps)
+
+    def _add_collected(self, steps: int) -> None:
+        """Counts steps that the learner got without learning from them."""
         self._counters[self.phase].add(
             EnvironmentSteps(steps), EnvironmentEpisodes(self._episodes.take()), self._elapsed()
         )

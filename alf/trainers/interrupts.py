@@ -12,6 +12,8 @@ from typing import Any
 
 from absl import logging
 
+from alf.utils.uninterrupted import in_whole
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,7 +40,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Marks a stretch, such as waiting for data, that a signal may leave by raising `Interrupted`."""
+        """Marks a stretch, such as waiting for data, that a signal may leave by raising `Interrupted`; not what is `whole`."""
         self._interruptible = True
         try:
             if self._requested:
@@ -69,6 +71,6 @@ class StopSignals:
         logging.warning(
             "%s: finishing the iteration and writing a checkpoint; once more ends the process at once.", name
         )
-        if self._interruptible:
+        if self._interruptible and not in_whole():
             self._interruptible = False
             raise Interrupted(name)

@@ -27,6 +27,7 @@ from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.trainers import remote, remote_environments
 from alf.trainers.building import tell_of_one_environment
 from alf.trainers.config import TrainerConfig
+from alf.trainers.interrupts import Interrupted
 from alf.trainers.policy_trainer import Trainer
 from alf.trainers.remote_evaluation import RemoteEvaluation
 from alf.trainers.run_report import EVAL_DIR
@@ -80,7 +81,7 @@ class OffPolicyTrainer(Trainer):
             )
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:
-        """Calls `collect` once, and again until there is enough to learn from; returns the steps.
+        """Calls `collect` once, and again until there is enough to learn from; returns the steps. A signal may end it.
 
         At the start of a run, and where its memory was lost, that is `initial_collect_steps`; with a replayer of samples that
         they make a minibatch.
@@ -91,18 +92,29 @@ class OffPolicyTrainer(Trainer):
         begins = self._iterations_here == 0
         if self._config.exact_resume and self._counters.iterations and not self._saver.memory_lost:
             begins = False  # As the run that was not interrupted.
-        steps = fresh = collect()
+        steps = 0
+
+        def more() -> int:
+            nonlocal steps
+            try:
+                with self._signals.interruptible():
+                    fresh = collect()
+            except Interrupted:
+                self._add_collected(steps)
+                raise
+            steps += fresh
+            return fresh
+
+        fresh = more()
         uses = self.algorithm.memory_uses(self._training())
         fillings = [_Filling(behavior, use) for behavior, use in uses.items()]
         while (begins and _missing(steps, uses.values(), self._config)) or not _all_filled(uses.values()):
-            fresh = collect()
-            steps += fresh
+            fresh = more()
             for filling in fillings:
                 filling.check(fresh)
         # What there had to be before the first update is not made up for by a burst of updates.
         while not self._updates_due(steps - fresh, steps):
-            more = collect()
-            steps, fresh = steps + more, fresh + more
+            fresh += more()
         self._num_updates = self._updates_due(steps - fresh, steps)
         return steps
 
@@ -225,8 +237,7 @@ class SyncOffPolicyTrainer(OffPolicyTrainer):
             position = driver.run(self._steps_per_run, *position)
             return self._steps_per_run
 
-        with self._signals.interruptible():
-            steps = self._collect_initially(collect)
+        steps = self._collect_initially(collect)
         self._learn()
         return (*position, steps)
 
@@ -323,8 +334,7 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
         driver = self.driver
         assert isinstance(driver, AsyncOffPolicyDriver)
         driver.act_at_random(False)
-        with self._signals.interruptible():
-            steps = self._collect_initially(driver.run_async)
+        steps = self._collect_initially(driver.run_async)
         self._learn()
         return None, (), steps
 

@@ -466,9 +466,8 @@ class Trainer(Improver):
     # ---- ending ----
 
     def _finish(self) -> None:
-        if self._iterations_here or self._saver.path is None:
-            # Before the last save, whose time is none of the training's.
-            self._report.summarize()
+        if self._iterations_here or self._saver.outdated or self._saver.path is None:
+            self._report.summarize()  # Before the last save, whose time is none of the training's.
             self._saver.save_now(("final",), *self._reward())
             self._report.record_config()
         # What is reached counts, also where a signal came during the last save.

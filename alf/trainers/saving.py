@@ -21,6 +21,7 @@ from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.counters import Counters
 from alf.trainers.initializing import load_weights
 from alf.trainers.models import model_exporter
+from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
 from alf.utils.files import folder_name
 
@@ -114,7 +115,7 @@ class Saver:
         if path is not None:
             self.checkpointer.complete()
         self.path = path
-        self._saved_steps = counters.env_steps
+        self._saved_steps, self._saved_collected = counters.env_steps, self._collected()
         self._saved_secs = time.monotonic()
         return path
 
@@ -191,6 +192,14 @@ class Saver:
             logging.info("The run was interrupted before its first iteration: with exact_resume it begins anew.")
         return anew
 
+    @property
+    def outdated(self) -> bool:
+        """Whether more was collected before the first iteration than the newest checkpoint, of the same step, tells of."""
+        return not self._counters.iterations and self._collected() != self._saved_collected
+
+    def _collected(self) -> int:
+        return self._counters.env_steps + int(self._counters[Phase.HEATUP].environment_steps.numpy())
+
     def due(self) -> bool:
         """Whether the iteration that has just ended is one to save after."""
         config, counters = self._config, self._counters
@@ -235,6 +244,8 @@ class Saver:
         """Writes a checkpoint of this moment; arguments as in `save`, every failure is raised, with a note on what is lost."""
         self._saved_steps, self._saved_secs = self._counters.env_steps, time.monotonic()
         self.check_weights()
+        if self.outdated:
+            self.checkpointer.outdate()
         try:
             record = self.checkpointer.save(
                 self._counters.global_steps, reward=reward, reward_episodes=reward_episodes, kinds=kinds
@@ -246,7 +257,7 @@ class Saver:
                 f"({type(e).__name__}: {reason}); the last one is {self.path or 'none'}."
             )
             raise
-        self._failures = 0
+        self._failures, self._saved_collected = 0, self._collected()
         self.path = os.path.join(self.checkpointer.directory, record.name)
         logging.log_every_n_seconds(logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds))
 

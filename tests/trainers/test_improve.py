@@ -7,6 +7,8 @@ Two environments with episodes of 5 actions and segments of 4 steps: an environm
 from __future__ import annotations
 
 import functools
+import os
+import signal
 
 import gin
 import numpy as np
@@ -101,6 +103,26 @@ def test_total_and_additional_and_a_heatup_that_is_done_once(small_config):
     more = run(improve_is="additional")
     assert more.counters.iterations == 4
     assert _totals(more, Phase.HEATUP) == heatup
+
+
+def test_a_heatup_that_is_interrupted_again_loses_nothing(small_config, tmp_path):
+    schedule = Schedule("96 env_steps", improve_steps="1 training_steps")
+    settings = {"schedule": schedule, "mini_batch_length": 2, "checkpoint_replay": True}
+    settings["whole_replay_buffer_training"] = False
+    done = []
+    for _ in range(3):
+        trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+        trainer.initialize()
+        done.append(
+            (trainer.counters[Phase.HEATUP].of(EnvironmentSteps).value, trainer.algorithm.exp_replayer.total_steps)
+        )
+        seen = _watch(trainer)
+        trainer.algorithm.add_experience_observer(
+            lambda exp, seen=seen: len(seen) == 3 and os.kill(os.getpid(), signal.SIGTERM)
+        )
+        trainer.train()
+        assert trainer.counters.iterations == 0
+    assert done == [(0, 0), (24, 24), (48, 48)]
 
 
 @pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, OnPolicyTrainer])

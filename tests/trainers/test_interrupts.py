@@ -10,7 +10,9 @@ import threading
 
 import pytest
 
+from alf.replay.replay_buffer import ReplayBuffer
 from alf.trainers.interrupts import Interrupted, StopSignals
+from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -67,3 +69,19 @@ def test_second_signal_ends_the_process_at_once():
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True)
     assert done.returncode == -signal.SIGTERM
+
+
+def test_no_signal_leaves_a_batch_half_stored(small_config, monkeypatch):
+    """One that comes while a memory stores a batch is heard after it: the batch counts, and the memory is whole."""
+    add = ReplayBuffer.add
+
+    def torn(self, exp):
+        os.kill(os.getpid(), signal.SIGTERM)
+        add(self, exp)
+
+    settings = {"whole_replay_buffer_training": False, "mini_batch_length": 2, "initial_collect_steps": 1000}
+    trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    monkeypatch.setattr(ReplayBuffer, "add", torn)
+    trainer.train()
+    assert (trainer.counters.iterations, trainer.counters.env_steps) == (0, 16)
+    assert trainer.algorithm.exp_replayer.total_steps == 16
