@@ -26,13 +26,12 @@ class Shows(gymnasium.Env):
 def _said(space: spaces.Space, logged: list[str]) -> list[str]:
     """What is logged when something is built for observations of a space."""
 
-    class Nothing:
-        def __init__(self, **kwargs: Any) -> None:
-            raise KeyError("enough")
+    def nothing(**kwargs: Any) -> Any:
+        raise KeyError("enough")
 
     env = create_environment(lambda: Shows(space), num_parallel_environments=2)
     with pytest.raises((KeyError, ValueError), match="enough"):
-        build_algorithm(TrainerConfig(root_dir="", algorithm_ctor=Nothing), env)
+        build_algorithm(TrainerConfig(root_dir="", algorithm_ctor=nothing), env)
     env.close()
     return logged
 
