@@ -107,6 +107,39 @@ def variables_below(
                 enqueue((child, there, _join(place, name)))
 
 
+def left_out(root: Any, path: str) -> tuple[list[str], list[str]]:
+    """Places of the variables of a checkpoint that nothing takes: inside of layers that are there, and elsewhere.
+
+    Args:
+      root: the algorithm of the run.
+      path: of a checkpoint that can be read.
+    """
+    objects = StoredObjects(tf.train.load_checkpoint(path))
+    top = objects.algorithm
+    taken = {key for _, _, key in variables_below(root, objects, top)}
+    left = {key: place for key, place in objects.variables(top).items() if key not in taken}
+    inside: set[str] = set()
+    if left:
+        for node in _layers_below(root, objects, top):
+            inside.update(objects.variables(node))
+    return sorted(left[k] for k in left if k in inside), sorted(left[k] for k in left if k not in inside)
+
+
+def _layers_below(root: Any, objects: StoredObjects, node: int | None) -> Iterator[int]:
+    """What stands in the checkpoint for the layers and networks below an object of this program."""
+    seen: set[int] = set()
+    open_nodes = [(root, node)]
+    while open_nodes:
+        target, node = open_nodes.pop()
+        if id(target) in seen or node is None:
+            continue
+        seen.add(id(target))
+        if isinstance(target, tf.keras.layers.Layer):
+            yield node
+        for name, child in tf.train.TrackableView.children(target).items():
+            open_nodes.append((child, objects.child(node, name)))
+
+
 def unfit_behaviors(algorithm: Any, path: str) -> list[str]:
     """The behaviors of an algorithm for which a checkpoint holds no variables, or others; none of a single agent's.
 

@@ -17,7 +17,7 @@ from absl import logging
 from alf.metrics.agent_episodes import AgentEpisodes
 from alf.metrics.metrics import StepMetric
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR, checkpoint_name, files_of, leftovers
-from alf.trainers.checkpoint_objects import unfit_behaviors
+from alf.trainers.checkpoint_objects import left_out, unfit_behaviors
 from alf.trainers.counters import Counters as Counters
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record, RunIndex, now
@@ -25,6 +25,8 @@ from alf.utils.files import sync
 
 # What is wrong with a checkpoint whose files somebody has removed.
 GONE = "its files are gone"
+# How many variables are named that nothing takes.
+_SHOWN = 5
 # What checkpoints of earlier versions do not hold.
 _ADDED_LATER = {"phases", "evaluations", "self_play"}
 
@@ -261,8 +263,22 @@ class Checkpointer:
                 f"Checkpoint {path} does not fit this run, whose networks or optimisers are others{whose}: use the gin file "
                 f"it was made with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e
+        self._tell_left_out(path)
         self._at = record.step
         return path
+
+    def _tell_left_out(self, path: str) -> None:
+        """Raises CheckpointError where networks were larger at the checkpoint; warns of what else the run has no more."""
+        inside, elsewhere = left_out(self._objects["algorithm"], path) if "algorithm" in self._objects else ([], [])
+        if inside:
+            raise CheckpointError(
+                f"Checkpoint {path} does not fit this run, whose networks are others: use the gin file it was made with, or "
+                f"another root_dir. (It also holds {_some(inside)}.)"
+            )
+        if elsewhere:
+            logging.warning(
+                "Checkpoint %s also holds what this run has not and goes on without: %s.", path, _some(elsewhere)
+            )
 
     def _present(self, path: str) -> tf.train.Checkpoint:
         """The objects to restore from `path`: checkpoints of earlier versions have none of some."""
@@ -365,6 +381,10 @@ class Checkpointer:
             raise
         for old in [*gone, *(r for r in before if r.name in thinned)]:
             delete_files(self._root_dir, old, index.records())
+
+
+def _some(places: Sequence[str]) -> str:
+    return ", ".join(places[:_SHOWN]) + (f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else "")
 
 
 def _split(directory: str) -> tuple[str, str]:

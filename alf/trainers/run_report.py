@@ -31,6 +31,7 @@ from alf.trainers.checkpointing import Counters
 from alf.trainers.config import TrainerConfig
 from alf.trainers.hparams import used_settings
 from alf.trainers.learner_facts import LearnerFacts
+from alf.trainers.optimizer_settings import name_of
 from alf.trainers.progress import Progress, State, behavior_rows
 from alf.trainers.report import write_report
 from alf.trainers.run_facts import keep_earlier
@@ -271,7 +272,7 @@ class RunReport:
         """One for each optimiser: of its name where there are several."""
         optimizers = [optimizer for optimizer, _ in self._algorithm.optimized_variables()]
         for i, optimizer in enumerate(optimizers):
-            name = "Train/learning_rate" if len(optimizers) == 1 else f"Train/learning_rate/{i}_{optimizer._name}"
+            name = "Train/learning_rate" if len(optimizers) == 1 else f"Train/learning_rate/{i}_{name_of(optimizer)}"
             self._reporter.add(name, learning_rate(optimizer), Aggregation.MOST_RECENT)
 
     def _add_frames(self) -> None:

@@ -21,6 +21,7 @@ from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.counters import Counters
 from alf.trainers.initializing import load_weights
 from alf.trainers.models import model_exporter
+from alf.trainers.optimizer_settings import OptimizerSettings
 from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
 from alf.utils.files import folder_name
@@ -102,10 +103,12 @@ class Saver:
                 "%s has no weights to train: the checkpoints of this run hold counters and metrics only.",
                 type(algorithm).__name__,
             )
+        settings = OptimizerSettings(algorithm)
         path = None if self._begins_anew() else self.checkpointer.restore()
         if path is not None and config.exact_resume and not is_finished():
             path = self.checkpointer.restore("periodic") or path
         if path is not None:
+            settings.put_back()
             logging.info("Resumed from %s: iteration %d, %d env steps.", path, counters.iterations, counters.env_steps)
             run_facts.warn_of_other_versions(self.checkpointer.index.run)
         elif config.initialize_from:

@@ -149,12 +149,13 @@ def test_each_optimiser_has_its_learning_rate(tmp_path):
     decaying = adam(schedule)
     decaying.iterations.assign(4)
     assert learning_rate(decaying) == pytest.approx(0.6)
-    report = _report(tmp_path, [adam(0.25, name="actor"), decaying])
+    report = _report(tmp_path, [adam(0.25, name="actor"), decaying, tf.keras.optimizers.Adam(0.5, name="other")])
     report.summarize()
     report.close()
     (row,) = _rows(tmp_path / "train" / "stats.csv")
     assert float(row["Train/learning_rate/0_actor"]) == 0.25
     assert float(row["Train/learning_rate/1_Adam"]) == pytest.approx(0.6)
+    assert float(row["Train/learning_rate/2_other"]) == 0.5
 
 
 def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):

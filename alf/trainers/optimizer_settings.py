@@ -1,0 +1,48 @@
+"""Numbers that the configuration gives to optimisers, which checkpoints hold too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+_LEGACY = tf.keras.optimizers.legacy.Optimizer
+
+
+class OptimizerSettings:
+    """The learning rates, momenta and the like of all optimisers, as they are configured.
+
+    Those that are plain numbers are variables of the optimisers, so that a restored checkpoint sets them to those of the
+    run that wrote it, whatever this one is configured with.
+    """
+
+    def __init__(self, root: Any) -> None:
+        """Notes the settings of the optimisers below `root`, whose variables exist and were not restored yet."""
+        self._noted = [
+            (f"{name_of(optimizer)}.{name}", variable, variable.numpy())
+            for optimizer in tf.train.TrackableView(root).descendants()
+            for name, variable in _settings(optimizer)
+        ]
+
+    def put_back(self) -> None:
+        """Sets them to what was noted, and tells what they were where that differs."""
+        for name, variable, value in self._noted:
+            if variable.numpy() != value:
+                logging.info("%s was %g at the checkpoint and is %g from now on.", name, variable.numpy(), value)
+                variable.assign(value)
+
+
+def name_of(optimizer: Any) -> str:
+    """The name of an optimiser; Keras has it in two places."""
+    return str(optimizer.name if isinstance(optimizer, tf.keras.optimizers.Optimizer) else optimizer._name)
+
+
+def _settings(optimizer: Any) -> list[tuple[str, tf.Variable]]:
+    if isinstance(optimizer, _LEGACY):
+        found = optimizer._hyper
+    elif isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        found = {"learning_rate": optimizer._learning_rate}
+    else:
+        found = {}
+    return [(name, value) for name, value in found.items() if isinstance(value, tf.Variable)]

@@ -1,0 +1,78 @@
+"""A run that is resumed with other settings takes them over, or says that it cannot."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.value_network import ValueNetwork
+
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.agent import Agent
+from alf.algorithms.normalization import ObservationNormalizer
+from alf.trainers.checkpointing import CheckpointError
+from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def train(small_config):
+    """Trains to an iteration in the same directory: by an optimiser, with layers of the value network."""
+
+    def run(num_iterations, optimizer, layers=(8,), normalized=False):
+        def make(observation_spec, action_spec, debug_summaries=False):
+            return Agent(
+                observation_spec,
+                action_spec,
+                lambda **kwargs: ActorCriticAlgorithm(
+                    actor_network=ActorDistributionNetwork(observation_spec, action_spec, fc_layer_params=(8,)),
+                    value_network=ValueNetwork(observation_spec, fc_layer_params=layers),
+                    **kwargs,
+                ),
+                optimizer=optimizer,
+                observation_normalizer=ObservationNormalizer(observation_spec) if normalized else None,
+            )
+
+        trainer = small_config(
+            SyncOffPolicyTrainer, algorithm_ctor=make, num_iterations=num_iterations, mini_batch_length=2
+        ).create_trainer()
+        trainer.train()
+        return trainer
+
+    return run
+
+
+LEGACY = tf.keras.optimizers.legacy
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        (LEGACY.Adam, [{"learning_rate": 1e-2, "beta_1": 0.9}, {"learning_rate": 1e-4, "beta_1": 0.5}]),
+        (LEGACY.SGD, [{"learning_rate": 1e-2, "momentum": 0.5}, {"learning_rate": 1e-3, "momentum": 0.9}]),
+        (tf.keras.optimizers.Adam, [{"learning_rate": 1e-2}, {"learning_rate": 1e-4}]),
+    ],
+    ids=["Adam", "SGD", "Keras"],
+)
+def test_the_numbers_of_an_optimiser_are_those_of_the_configuration(optimizer, settings, train, logged):
+    made = optimizer(**settings[0])
+    train(2, made)
+    other = optimizer(**settings[1])
+    assert train(4, other).counters.iterations == 4
+    for name, value in settings[1].items():
+        assert float(getattr(other, name)) == pytest.approx(value), name
+    assert int(other.iterations) == 2 * int(made.iterations), "the optimiser itself goes on"
+    assert "learning_rate was 0.01 at the checkpoint and is" in "\n".join(logged)
+
+
+def test_a_network_that_lacks_a_layer_is_told(train):
+    train(1, LEGACY.Adam(1e-3), layers=(8, 8))
+    with pytest.raises(CheckpointError, match=r"networks are others.*_value_network/.*kernel"):
+        train(2, LEGACY.Adam(1e-3), layers=(8,))
+
+
+def test_what_a_run_has_no_more_is_told(train, logged):
+    train(1, LEGACY.Adam(1e-3), normalized=True)
+    assert train(2, LEGACY.Adam(1e-3)).counters.iterations == 2
+    assert "and goes on without: _observation_normalizer/" in "\n".join(logged)
