@@ -27,7 +27,9 @@ from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.trainers import remote, remote_environments
 from alf.trainers.building import tell_of_one_environment
 from alf.trainers.config import TrainerConfig
+from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.interrupts import Interrupted
+from alf.trainers.phases import Phase
 from alf.trainers.policy_trainer import Trainer
 from alf.trainers.remote_evaluation import RemoteEvaluation
 from alf.trainers.run_report import EVAL_DIR
@@ -83,8 +85,8 @@ class OffPolicyTrainer(Trainer):
     def _collect_initially(self, collect: Callable[[], int]) -> int:
         """Calls `collect` once, and again until there is enough to learn from; returns the steps. A signal may end it.
 
-        At the start of a run, and where its memory was lost, that is `initial_collect_steps`; with a replayer of samples that
-        they make a minibatch.
+        At the start of a run that is `initial_collect_steps`, and where its memory was lost as many as its heat-up had; with a
+        replayer of samples that they make a minibatch.
 
         Raises:
           ReplayTooSmallError: the memory never holds a minibatch.
@@ -108,7 +110,8 @@ class OffPolicyTrainer(Trainer):
         fresh = more()
         uses = self.algorithm.memory_uses(self._training())
         fillings = [_Filling(behavior, use) for behavior, use in uses.items()]
-        while (begins and _missing(steps, uses.values(), self._config)) or not _all_filled(uses.values()):
+        least = self._steps_before_learning()
+        while (begins and _held(steps, uses.values()) < least) or not _all_filled(uses.values()):
             fresh = more()
             for filling in fillings:
                 filling.check(fresh)
@@ -117,6 +120,11 @@ class OffPolicyTrainer(Trainer):
             fresh += more()
         self._num_updates = self._updates_due(steps - fresh, steps)
         return steps
+
+    def _steps_before_learning(self) -> int:
+        config, counters = self._config, self._counters
+        lost = self._saver.memory_lost and counters.iterations > 0
+        return max(config.initial_collect_steps, counters[Phase.HEATUP].of(EnvironmentSteps).value if lost else 0)
 
     def _updates_due(self, begin: int, end: int) -> int:
         """How many updates follow on environment steps `begin` to `end` of this iteration.
@@ -163,11 +171,10 @@ def _check_cutting(use: MemoryUse, config: TrainerConfig, grows: bool) -> None:
             )
 
 
-def _missing(steps: int, uses: Collection[MemoryUse], config: TrainerConfig) -> bool:
-    """Whether `initial_collect_steps` are not there yet, of which `steps` were made just now."""
+def _held(steps: int, uses: Collection[MemoryUse]) -> int:
+    """How many steps there are, of which `steps` were made just now."""
     # In steps of the environments, of which agents that idle hold fewer; a memory that was lost is filled again.
-    held = min((use.memory.total_steps // use.slots for use in uses), default=0)
-    return max(steps, held) < config.initial_collect_steps
+    return max(steps, min((use.memory.total_steps // use.slots for use in uses), default=0))
 
 
 def _all_filled(uses: Collection[MemoryUse]) -> bool:

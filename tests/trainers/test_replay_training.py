@@ -17,7 +17,9 @@ from alf.replay.uniform_replay import UniformReplay
 from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
+from alf.trainers.schedule import Schedule
 from tests.algorithms.off_policy import make as make_algorithm
 from tests.algorithms.test_tf_agents_algorithm import wrapped
 from tests.replay.q_learning import TinyQ
@@ -402,6 +404,25 @@ def test_memory_that_is_lost_is_said_and_collected_again(harm, exact, replay_con
     calls = count_updates(trainer)
     trainer.train()
     assert calls == [(2, 64), (2, 68)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_as_much_as_a_heatup_had_is_collected_again_where_it_was_lost(kept, replay_config):
+    settings = {"unroll_length": 1, "checkpoint_replay": kept}
+    first = train(
+        replay_config(
+            SyncOffPolicyTrainer, schedule=Schedule("96 env_steps", improve_steps="3 training_steps"), **settings
+        )
+    )
+    heatup = first.counters[Phase.HEATUP].of(EnvironmentSteps).value
+    assert heatup >= 96
+    longer = Schedule("96 env_steps", improve_steps="5 training_steps")
+    trainer = replay_config(SyncOffPolicyTrainer, schedule=longer, **settings).create_trainer()
+    calls = count_updates(trainer)
+    trainer.train()
+    held = 4 * (heatup // 4) + 16 if kept else 4 * -(-heatup // 4)
+    assert calls == [(2, held), (2, held + 4)]
+    assert trainer.counters[Phase.HEATUP].of(EnvironmentSteps).value == heatup
 
 
 @pytest.mark.slow
