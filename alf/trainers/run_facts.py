@@ -98,6 +98,23 @@ def warn_of_other_versions(run: Mapping[str, Any]) -> None:
         logging.warning("This run was made with other versions: %s. Results may differ a little.", ", ".join(changed))
 
 
+def warn_of_another_seed(run: Mapping[str, Any], random_seed: int | None) -> None:
+    """Logs that a run with `exact_resume` goes on with another seed than it began with.
+
+    Args:
+      run: the facts that its index holds.
+      random_seed: of which its random numbers are derived now.
+    """
+    before = run.get("seed")
+    if before not in (None, random_seed):
+        logging.warning(
+            "The run goes on with random_seed=%s and began with %s, so it is not, as exact_resume would have it, the run that "
+            "was not interrupted.",
+            random_seed,
+            before,
+        )
+
+
 def _change(name: str, before: str, here: str) -> str:
     """How a version has changed, in words; empty when it is the same, however it is written."""
     try:

@@ -111,6 +111,8 @@ class Saver:
             settings.put_back()
             logging.info("Resumed from %s: iteration %d, %d env steps.", path, counters.iterations, counters.env_steps)
             run_facts.warn_of_other_versions(self.checkpointer.index.run)
+            if config.exact_resume:
+                run_facts.warn_of_another_seed(self.checkpointer.index.run, config.random_seed)
         elif config.initialize_from:
             load_weights(algorithm, config.initialize_from)
         if path is not None or config.initialize_from:
@@ -262,7 +264,9 @@ class Saver:
             raise
         self._failures, self._saved_collected = 0, self._collected()
         self.path = os.path.join(self.checkpointer.directory, record.name)
-        logging.log_every_n_seconds(logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds))
+        logging.log_every_n_seconds(
+            logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds) or "evaluated"
+        )
 
     def save_after(self, error: BaseException) -> None:
         """Saves what was learned before `error`, unless that is what it destroyed, and notes it in the index."""

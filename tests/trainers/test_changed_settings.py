@@ -76,3 +76,16 @@ def test_what_a_run_has_no_more_is_told(train, logged):
     train(1, LEGACY.Adam(1e-3), normalized=True)
     assert train(2, LEGACY.Adam(1e-3)).counters.iterations == 2
     assert "and goes on without: _observation_normalizer/" in "\n".join(logged)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_another_seed_is_told_where_the_run_would_be_exact(exact, small_config, logged):
+    def resumed(seed, iterations):
+        logged.clear()
+        settings = {"exact_resume": exact, "random_seed": seed, "num_iterations": iterations}
+        small_config(SyncOffPolicyTrainer, **settings).create_trainer().train()
+        return any(f"goes on with random_seed={seed} and began with 1" in line for line in logged)
+
+    assert not resumed(1, 1)
+    assert not resumed(1, 2)
+    assert resumed(2, 3) == exact
