@@ -160,6 +160,15 @@ class _Priorities:
         rows = tf.TensorSpec([None], tf.int64)
         self._reset = tf.function(self._set_first, autograph=False, input_signature=[rows, rows])
 
+    def check(self, length: int) -> None:
+        """Raises ValueError where the priorities are of sequences of another length."""
+        if self._length not in (None, length):
+            raise ValueError(
+                f"Priorities are of sequences of {self._length} steps and cannot be used for {length}: a prioritised "
+                "replayer is for one mini_batch_length. Keep that, or clear the memory (in a run that is resumed: set "
+                "checkpoint_replay=False)."
+            )
+
     def follow(self, index: StreamIndex, length: int) -> None:
         """Takes out what begins nothing any more since the last call, and puts sequences in that were completed.
 
@@ -170,12 +179,7 @@ class _Priorities:
         Raises:
           ValueError: the length is another one than before.
         """
-        if self._length not in (None, length):
-            raise ValueError(
-                f"Priorities are of sequences of {self._length} steps and cannot be used for {length}: a prioritised "
-                "replayer is for one mini_batch_length. Keep that, or clear the memory (in a run that is resumed: set "
-                "checkpoint_replay=False)."
-            )
+        self.check(length)
         self._length = length
         starts, count, size = index.starts(length), index.count, self._max_length
         from_step = np.maximum(self._seen, count - size)

@@ -69,6 +69,12 @@ class OffPolicyTrainer(Trainer):
             self._check_whole_batches()
         return driver
 
+    def _build(self) -> None:
+        super()._build()
+        for use in self.algorithm.memory_uses(self._training()).values():
+            if isinstance(use.memory, PrioritizedReplay):
+                use.memory.priorities.check(use.length)
+
     def _check_whole_batches(self) -> None:
         """Raises ValueError where the segments cannot be cut into the sequences asked for, or these are too short."""
         config = self._config

@@ -406,6 +406,15 @@ def test_memory_that_is_lost_is_said_and_collected_again(harm, exact, replay_con
     assert calls == [(2, 64), (2, 68)]
 
 
+def test_priorities_of_other_sequences_are_told_before_the_run_goes_on(replay_config):
+    gin.bind_parameter("SyncOffPolicyDriver.exp_replayer", "prioritized")
+    train(replay_config(SyncOffPolicyTrainer, checkpoint_replay=True))
+    longer = {"mini_batch_length": 3, "num_iterations": 5}
+    with pytest.raises(ValueError, match="Priorities are of sequences of 2 steps and cannot be used for 3"):
+        replay_config(SyncOffPolicyTrainer, checkpoint_replay=True, **longer).create_trainer().initialize()
+    train(replay_config(SyncOffPolicyTrainer, checkpoint_replay=False, **longer))
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_as_much_as_a_heatup_had_is_collected_again_where_it_was_lost(kept, replay_config):
     settings = {"unroll_length": 1, "checkpoint_replay": kept}
