@@ -65,14 +65,21 @@ def test_trains(name: str, tmp_path: pathlib.Path) -> None:
     assert trainer.counters.env_steps >= 32
 
 
-def test_pong_trains_with_envpool_from_bytes(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "small", "steps"),
+    [
+        ("async_ppo_pong", ["TrainerConfig.unroll_length=8", "TrainerConfig.mini_batch_size=8"], 2 * 16),
+        ("dqn_pong", ["TrainerConfig.initial_collect_steps=40", "ReplayBuffer.max_length=32"], 5 * 8 + 2 * 8),
+    ],
+)
+def test_pong_trains_with_envpool_from_bytes(name: str, small: list[str], steps: int, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("envpool", reason="EnvPool (alf[envpool]) is not installed")
-    small = [b for b in SMALL if not b.startswith(("DMAtari", "CONV", "FC", "TrainerConfig.num_steps"))]
-    small += ["TrainerConfig.strict=True", "TrainerConfig.unroll_length=8", "TrainerConfig.mini_batch_size=8"]
-    gin_utils.parse_gin([str(EXAMPLES / "async_ppo_pong.gin")], [*small, "suite_atari.load.noop_max=2"])
+    common = [b for b in SMALL if not b.startswith(("DMAtari", "CONV", "FC", "TrainerConfig.num_steps"))]
+    common += ["TrainerConfig.strict=True", "suite_atari.load.noop_max=2"]
+    gin_utils.parse_gin([str(EXAMPLES / f"{name}.gin")], [*common, *small])
     trainer = TrainerConfig(root_dir=str(tmp_path / "run")).create_trainer()
     trainer.train()
-    assert trainer.counters.env_steps == 2 * 16
+    assert trainer.counters.env_steps == steps
     assert trainer.algorithm.experience_spec.observation.dtype.as_numpy_dtype == np.uint8
     frames = [row for row in (tmp_path / "run" / "train" / "stats.csv").read_text().splitlines() if "Frames" in row]
     assert len(frames) == 1  # The header.
