@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
-from alf.data_structures import Experience, LossInfo, PolicyStep
-from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.data_structures import LossInfo, PolicyStep
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from tests.algorithms.networks import feed_forward, specs_of
+from tests.algorithms.test_train_metrics import collected
 
 Parts = namedtuple("Parts", ["one", "nothing"])
 
@@ -33,15 +33,6 @@ class Own(ActorCriticAlgorithm):
 
     def calc_loss(self, training_info: Any) -> Any:
         return self._change_loss(super().calc_loss(training_info))
-
-
-def collected(algorithm: Any) -> Experience:
-    """A batch [B'=3, T=12, ...] with its bootstrap: 13 rows."""
-    driver = SyncOffPolicyDriver(PolicyUnittestEnv(3, 5, seed=0), algorithm, 12, random_seed=0)
-    driver.run()
-    driver.stop()
-    batch: Experience = algorithm.exp_replayer.replay_all()
-    return batch
 
 
 @pytest.mark.parametrize(
@@ -84,17 +75,17 @@ def test_numpy_and_namedtuples_of_the_same_fields_will_do() -> None:
     [
         (
             lambda i: i._replace(loss=i.loss[..., tf.newaxis]),
-            r"LossInfo.loss has shape \(13, 3, 1\), but it takes \(13, 3\)",
+            r"LossInfo.loss has shape \(13, 4, 1\), but it takes \(13, 4\)",
         ),
-        (lambda i: i._replace(loss=i.loss[0]), r"LossInfo.loss has shape \(3,\), but it takes \(13, 3\)"),
-        (lambda i: i._replace(loss=tf.transpose(i.loss)), r"LossInfo.loss has shape \(3, 13\), but it takes \(13, 3\)"),
-        (lambda i: i._replace(scalar_loss=i.loss), r"LossInfo.scalar_loss has shape \(13, 3\), but it takes \(\)"),
+        (lambda i: i._replace(loss=i.loss[0]), r"LossInfo.loss has shape \(4,\), but it takes \(13, 4\)"),
+        (lambda i: i._replace(loss=tf.transpose(i.loss)), r"LossInfo.loss has shape \(4, 13\), but it takes \(13, 4\)"),
+        (lambda i: i._replace(scalar_loss=i.loss), r"LossInfo.scalar_loss has shape \(13, 4\), but it takes \(\)"),
         (lambda i: i.loss, "calc_loss gave .*Tensor; it gives a LossInfo"),
         (lambda i: i._replace(extra=i.loss), "LossInfo.extra is a SymbolicTensor; it is a dict"),
         (lambda i: i._replace(extra={"a": [1.0]}), "LossInfo.extra at 'a/' is a list; it is a dict"),
         (
             lambda i: i._replace(extra={"a": i.loss[0]}),
-            r"LossInfo.extra\['a'\] has shape \(3,\), but it takes \(13, 3\)",
+            r"LossInfo.extra\['a'\] has shape \(4,\), but it takes \(13, 4\)",
         ),
     ],
 )
@@ -109,7 +100,7 @@ def test_what_calc_loss_gives_is_checked(change: Any, message: str) -> None:
     [
         lambda info: LossInfo(loss=0.0 * info.loss, scalar_loss=2.0),
         lambda info: LossInfo(loss=2, scalar_loss=0.0 * tf.reduce_mean(info.loss)),
-        lambda info: LossInfo(loss=np.full([13, 3], 2.0), scalar_loss=0.0 * tf.reduce_mean(info.loss)),
+        lambda info: LossInfo(loss=np.full([13, 4], 2.0), scalar_loss=0.0 * tf.reduce_mean(info.loss)),
     ],
 )
 def test_a_loss_may_be_a_number(change: Any) -> None:
