@@ -257,7 +257,15 @@ def _interrupt_becomes(error):
         raise error from None
 
 
-def test_an_interrupt_that_a_library_makes_another_error_of_is_one():
+@pytest.fixture
+def interruptible():
+    """SIGINT is heard, also where the tests run in the background of a shell that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_a_library_makes_another_error_of_is_one(interruptible):
     def building():
         with command_line.told_as_usage():
             _interrupt_becomes(TypeError("'NoneType' object is not callable"))
@@ -273,7 +281,7 @@ def test_an_interrupt_that_a_library_makes_another_error_of_is_one():
 
 
 @pytest.mark.parametrize("error", [OSError, RuntimeError, SystemError])
-def test_what_fails_after_an_interrupt_that_was_dealt_with_is_told(error, monkeypatch):
+def test_what_fails_after_an_interrupt_that_was_dealt_with_is_told(error, monkeypatch, interruptible):
     def body():
         try:
             os.kill(os.getpid(), signal.SIGINT)

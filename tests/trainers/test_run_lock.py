@@ -162,7 +162,7 @@ def test_a_trainer_that_has_ended_holds_its_directory_to_evaluate(small_config, 
 
 def test_a_trainer_that_cannot_be_built_frees_its_directory(small_config, tmp_path):
     with pytest.raises(AttributeError):
-        small_config(SyncOffPolicyTrainer, algorithm_ctor=dict).create_trainer().initialize()
+        small_config(SyncOffPolicyTrainer, algorithm_ctor=lambda **kwargs: {}).create_trainer().initialize()
     assert not (tmp_path / "run" / LOCK_FILE).exists()
 
 
