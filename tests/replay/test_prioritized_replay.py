@@ -100,6 +100,9 @@ def test_a_loss_without_priorities_is_refused() -> None:
     observe(replayer, 0, 6)
     with pytest.raises(ValueError, match=r"needs LossInfo\.priority"):
         replayer.learned(sample(replayer, 2), ())
+    for wrong in (tf.ones([2, 1]), tf.ones([]), tf.ones([3])):
+        with pytest.raises(ValueError, match=r"priority has shape .* but it takes one number a sequence: \(2,\)"):
+            replayer.learned(sample(replayer, 2), wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"beta": 1.5}, {"beta_iterations": -1}, {"epsilon": 0.0}])
