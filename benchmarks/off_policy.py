@@ -80,16 +80,16 @@ def _best(system: str, algorithm: str, runs: list[dict[str, Any]]) -> dict[str, 
     return {"algorithm": algorithm, "system": system, **shown, "setting": best["setting"], "runs": runs}
 
 
-def ours(algorithm: str, steps: int, most: int) -> dict[str, Any]:
-    """Our trainer on the shipped example, in its settings."""
+def ours(algorithm: str, steps: int, most: int, mixed: bool = False) -> dict[str, Any]:
+    """Our trainer on the shipped example, in its settings; `mixed` has products made in bfloat16."""
     example, params = _OURS[algorithm]
     runs = []
     for turn in _TURNS[:most]:
         turns = [f"TrainerConfig.unroll_length={turn}", f"TrainerConfig.num_updates_per_train_step={turn}"]
-        bindings = [*_SIZES, *params, *turns]
+        bindings = [*_SIZES, *params, *turns, f"TrainerConfig.mixed_precision={mixed}"]
         command = [sys.executable, "-m", "benchmarks._off_policy_run", "--example", example]
         runs.append(_attempt([*command, "--params", json.dumps(bindings)], steps, turns))
-    return _best("alf", algorithm, runs)
+    return _best("alf, bfloat16" if mixed else "alf", algorithm, runs)
 
 
 def peer(python: str, algorithm: str, steps: int, most: int) -> dict[str, Any]:
@@ -178,6 +178,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000, help="environment steps of a run")
     parser.add_argument("--peers_python", help="use this interpreter for the peers instead of making an environment")
     flags = parser.parse_args()
+    from alf.utils import mixed_precision
+
     steps, most, seconds = (2000, 1, 0.5) if flags.quick else (flags.steps, 99, 3.0)
     head = _machine.announce("off-policy learners: 256x256, minibatch 256, one update an environment step")
     python = _peer_env.python(flags.peers_python)
@@ -189,7 +191,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for algorithm in (a for a in _OURS if flags.only in (None, a)):
         _machine.progress(algorithm)
-        rows += [ours(algorithm, steps, most), peer(python, algorithm, steps, most)]
+        rows.append(ours(algorithm, steps, most))
+        if mixed_precision.supported():
+            rows.append(ours(algorithm, steps, most, mixed=True))
+        rows.append(peer(python, algorithm, steps, most))
     memory = replay_rows(python, seconds) if flags.only in (None, "replay") else []
     if memory:
         print(_machine.table(memory) + "\n")

@@ -224,17 +224,22 @@ def sample_factory(seconds: float) -> list[dict[str, Any]]:
     return found
 
 
-def pong(steps: int) -> dict[str, Any]:
-    """Environment steps/s of the shipped example with the settings above, after its first iterations."""
+def pong(steps: int, mixed: bool) -> dict[str, Any]:
+    """Environment steps/s of the shipped example with the settings above, after its first iterations.
+
+    `mixed` has products and convolutions made in bfloat16.
+    """
     import alf.algorithms.actor_critic_algorithm
     import alf.algorithms.actor_critic_loss
     from alf.trainers.config import TrainerConfig
     from alf.utils import gin_utils
     import alf.utils.external_configurables  # noqa: F401
+    import gin
 
     marks: list[tuple[float, float, int]] = []
     limits = ["TrainerConfig.num_iterations=0", f"TrainerConfig.num_env_steps={steps}"]
-    gin_utils.parse_gin(["async_ppo_pong"], [*limits, *_SETTINGS])
+    gin.clear_config()
+    gin_utils.parse_gin(["async_ppo_pong"], [*limits, *_SETTINGS, f"TrainerConfig.mixed_precision={mixed}"])
     with tempfile.TemporaryDirectory() as folder:
         trainer = TrainerConfig(root_dir=folder).create_trainer()
         trainer.initialize()
@@ -245,7 +250,8 @@ def pong(steps: int) -> dict[str, Any]:
         trainer.train()
     wall, cpu, taken = (b - a for a, b in zip(marks[_WARM_UP], marks[-1], strict=True))
     returns = float(metrics[2].result())
-    return {"system": "alf, V-trace", "steps/s": taken / wall, "mean return": returns, "processors busy": cpu / wall}
+    system = "alf, V-trace" + (", bfloat16" if mixed else "")
+    return {"system": system, "steps/s": taken / wall, "mean return": returns, "processors busy": cpu / wall}
 
 
 def main() -> None:
@@ -260,6 +266,8 @@ def main() -> None:
         _tf.configure_threads(intra_op=flags.threads)
         print(json.dumps({"rows": network(flags.seconds)}))
         return
+    from alf.utils import mixed_precision
+
     head = _machine.announce("pictures: the Nature network, and Pong by V-trace in one pass")
     rows = []
     if flags.only != "pong":
@@ -272,7 +280,8 @@ def main() -> None:
     games: list[dict[str, Any]] = []
     if flags.only != "network":
         _machine.progress("Pong")
-        games = [pong(flags.steps), *sample_factory(3 * flags.seconds)]
+        ways = (False, True) if mixed_precision.supported() else (False,)
+        games = [*(pong(flags.steps, mixed) for mixed in ways), *sample_factory(3 * flags.seconds)]
         print(_machine.table(games))
     if flags.only is None:
         most = allowed([row for row in rows if row["threads"] == 1])

@@ -16,6 +16,7 @@ import alf
 from alf.export import onnx_model
 from alf.export.policy import ExportablePolicy, ExportError
 from alf.export.saved_model import INITIAL_STATE, SavedModelWriter
+from alf.utils import mixed_precision
 
 SAVED_MODEL = "saved_model"
 ONNX = "model.onnx"
@@ -70,7 +71,9 @@ class PolicyExporter:
         shutil.rmtree(partial, ignore_errors=True)
         os.makedirs(partial)
         try:
-            written = self._write(partial)
+            # A model is run by others in float32, and compared so.
+            with mixed_precision.in_float32():
+                written = self._write(partial)
             _move(partial, directory, written)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

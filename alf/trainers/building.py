@@ -17,7 +17,7 @@ from alf.algorithms.rl_algorithm import check_constructor
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS
 from alf.trainers.config import TrainerConfig
-from alf.utils import common
+from alf.utils import common, mixed_precision
 
 # TF-Agents' words, and what a user of alf can do.
 _OF_ACTIONS = {
@@ -41,6 +41,7 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
     Raises:
       ValueError: no algorithm is set, or what it is made of does not fit the specs.
     """
+    mixed_precision.use(config.mixed_precision)
     common.set_global_env(env)
     _tell_of_numbers(env.observation_spec())
     ctor = algorithm_ctor(config)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from alf.bin import doctor, train
 from alf.bin.doctor_advice import Facts, advise, effective_rate, gin_text, memory_bytes, unroll_length
 from alf.environments.timing import Measurement
+from alf.utils import mixed_precision
 from tests.bin.running import SMALL, run_here
 
 pytestmark = pytest.mark.slow
@@ -138,14 +139,18 @@ def test_its_settings_train_with_the_example(tmp_path, capsys, logged):
     assert code == 0, logged
 
 
-def test_an_environment_by_name(tmp_path, capsys):
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_an_environment_by_name(tmp_path, capsys, monkeypatch, bfloat16):
+    monkeypatch.setattr(mixed_precision, "supported", lambda: bfloat16)
     path = tmp_path / "settings.gin"
     name = "tests.environments.toy_environments:ToyEnv"
     assert run_here(doctor.main, f"--env_name={name}", *QUICK, f"--output={path}") == 0
     text = path.read_text()
     assert f"create_environment.env_name = '{name}'" in text
     assert "TrainerConfig.trainer = @async_off_policy_trainer" in text
-    assert "numpy-vectorised" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "numpy-vectorised" in out
+    assert ("TrainerConfig.mixed_precision = True" in out) == bfloat16
 
 
 def test_a_failed_check_ends_with_code_1(capsys, logged):

@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from alf.utils import mixed_precision
 from tests.learning import runs
 
 STATED = {
@@ -24,6 +25,18 @@ pytestmark = pytest.mark.learning
 def test_example_reaches_its_return(tmp_path: pathlib.Path, name: str) -> None:
     outcome = runs.train(tmp_path, [name], 0, STATED[name], window=50 if "cart_pole" in name else 20)
     assert outcome.best >= STATED[name], outcome
+
+
+@pytest.mark.skipif(not mixed_precision.supported(), reason="the processor has no bfloat16 arithmetic")
+def test_sac_reaches_its_return_with_products_in_bfloat16(tmp_path: pathlib.Path) -> None:
+    try:
+        outcome = runs.train(
+            tmp_path, ["sac_pendulum"], 0, STATED["sac_pendulum"], ["TrainerConfig.mixed_precision=True"], 20
+        )
+        assert mixed_precision.in_force()
+    finally:
+        mixed_precision.use(False)
+    assert outcome.best >= STATED["sac_pendulum"], outcome
 
 
 def test_every_example_states_the_return_that_is_tested_here() -> None:

@@ -1,0 +1,93 @@
+"""Products in bfloat16, which rounds 1 + 1/1024 to 1: only where they are asked for, and then in all threads."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from alf.utils import mixed_precision
+
+needs_bfloat16 = pytest.mark.skipif(not mixed_precision.supported(), reason="the processor has no bfloat16 arithmetic")
+
+_X = 1 + 2.0**-10
+
+
+@pytest.fixture(autouse=True)
+def _float32_afterwards():
+    yield
+    mixed_precision.use(False)
+
+
+@pytest.fixture
+def product():
+    """The first number of a product of 8x8 matrices: exact 8 * _X**2, in bfloat16 8."""
+    ones = tf.fill([8, 8], tf.constant(_X))
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, tf.matmul(x, x)), (0, x))[1]
+
+    return lambda: float(tf.function(inner)(ones)[0, 0])
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    told: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: told.append(text % args))
+    return told
+
+
+@needs_bfloat16
+def test_only_where_it_is_asked_for(product, warnings):
+    assert product() == 8 * _X**2
+    mixed_precision.use(True)
+    assert mixed_precision.in_force()
+    assert product() == 8
+    with mixed_precision.in_float32():
+        assert not mixed_precision.in_force()
+        assert product() == 8 * _X**2
+    assert product() == 8
+    mixed_precision.use(False)
+    assert product() == 8 * _X**2
+    assert not warnings
+
+
+@needs_bfloat16
+def test_other_threads_have_it_too_and_keep_it_while_one_is_in_float32(product):
+    mixed_precision.use(True)
+    found: list[float] = []
+
+    def act() -> None:
+        found.append(product())
+        inside.set()
+        assert outside.wait(60)
+        found.append(product())
+
+    inside, outside = threading.Event(), threading.Event()
+    thread = threading.Thread(target=act)
+    thread.start()
+    assert inside.wait(60)
+    with mixed_precision.in_float32():
+        outside.set()
+        thread.join(60)
+    assert found == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [("flags\t\t: fpu avx512f avx512_bf16", False), ("flags : amx_bf16 amx_tile", False), ("flags : fpu avx2", True)]
+    + [("model name : avx512_bf16", True), (None, True)],
+)
+def test_processors_without_it_stay_in_float32_and_say_so(tmp_path, monkeypatch, warnings, flags, told):
+    processors = tmp_path / "cpuinfo"
+    if flags is not None:
+        processors.write_text(f"processor\t: 0\n{flags}\n")
+    monkeypatch.setattr(mixed_precision, "_PROCESSORS", processors)
+    mixed_precision.use(False)
+    assert not warnings
+    mixed_precision.use(True)
+    assert mixed_precision.in_force() != told
+    assert ["mixed_precision=True has no effect" in text for text in warnings] == [True] * told
