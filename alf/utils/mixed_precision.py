@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of traced functions in bfloat16, with sums, weights and all else in float32.
+"""Matrix products and convolutions of traced functions in bfloat16, with weights and optimisers in float32.
 
 TensorFlow rewrites the graphs when they are first run; code that is run eagerly stays as it is.
 """
