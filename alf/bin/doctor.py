@@ -188,7 +188,9 @@ def _print_threads(facts: Facts) -> None:
     intra, inter = threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()
     print(f"Threads: {facts.processors} processors; TensorFlow intra_op {intra}, inter_op {inter}; {facts.gpus} GPUs")
     if mixed_precision.supported():
-        print("  It multiplies in bfloat16: wide networks learn faster with TrainerConfig.mixed_precision = True.")
+        print(
+            "  It multiplies faster in bfloat16, and less exactly: for wide networks try TrainerConfig.mixed_precision = True."
+        )
     for name in _BLAS_THREADS:
         value = os.environ.get(name)
         if value not in (None, "1"):
