@@ -9,7 +9,7 @@ PYTEST_FLAGS ?=
 KILLS ?= 25
 # What meets TensorFlow, and not only parts that have tests of their own.
 OLDEST_LINE := networks utils $(addsuffix .py, \
-	$(addprefix algorithms/test_, agent behaviors learner normalization off_policy_algorithms) \
+	$(addprefix algorithms/test_, agent learner normalization off_policy_algorithms) \
 	$(addprefix drivers/test_, faults lifecycle policy_driver queues random_acting segments stepping worker_side) \
 	export/test_saved_model replay/test_uniform_replay trainers/test_checkpointing)
 
@@ -19,7 +19,7 @@ OLDEST := .venv-oldest
 DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test environments test-default test-oldest lint docs learning kill-loop chaos examples benchmarks locks wheel clean
+.PHONY: help demo test environments test-default test-oldest lint docs thorough learning kill-loop chaos examples benchmarks locks wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -65,12 +65,15 @@ lint: $(DEV)/.made  ## ruff and mypy
 docs: $(DOCS)/.made  ## build the documentation site into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
-test-default: $(DEV)/.made  ## all tests but the learning runs and chaos, on the default TensorFlow line
-	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not chaos" $(PYTEST_FLAGS)
+test-default: $(DEV)/.made  ## all tests but the learning runs, chaos and thorough ones, on the default TensorFlow line
+	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not chaos and not thorough" $(PYTEST_FLAGS)
 
 test-oldest: $(OLDEST)/.made  ## the fast tests of what meets TensorFlow, on its oldest line
-	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow" $(PYTEST_FLAGS) \
+	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow and not thorough" $(PYTEST_FLAGS) \
 		$(OLDEST_LINE:%=tests/%)
+
+thorough: $(DEV)/.made  ## the cases of tests/thorough.txt, which CI shows by cheaper ones; ten minutes
+	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m thorough $(PYTEST_FLAGS)
 
 learning: $(DEV)/.made  ## the long tests: train until a return is reached, over several seeds
 	$(DEV)/bin/python -m pytest -m learning --timeout 1800 $(PYTEST_FLAGS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pathlib
 
 # Before TensorFlow is imported by anything.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -30,8 +32,17 @@ hypothesis.settings.register_profile("ci", deadline=None, max_examples=15, print
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
 
+_TESTS = pathlib.Path(__file__).parent
 _ROOMS_WITH_THREADS = ("drivers", "trainers")
 _PATIENCE_SECONDS = 5.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the cases that are listed in tests/thorough.txt."""
+    listed = set((_TESTS / "thorough.txt").read_text().splitlines())
+    for item in items:
+        if item.nodeid.removeprefix("tests/") in listed:
+            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -79,6 +90,14 @@ def no_leaked_threads() -> Iterator[None]:
     children = [" ".join(child.cmdline()) for child in _children(processes)]
     assert not left, f"threads left after the test: {left}"
     assert not children, f"child processes left after the test: {children}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_search_through_what_stays() -> Iterator[None]:
+    """What TensorFlow and Keras keep of the tests before, a million objects in the end, is not looked through again."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

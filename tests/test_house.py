@@ -405,3 +405,12 @@ def test_coverage_names_tests_that_exist(row: list[str]) -> None:
         defined = {n.name for n in ast.walk(tree(path)) if isinstance(n, (Function, ast.ClassDef))}
         unknown = [name for name in names if name and name not in defined]
         assert not unknown, f"{row[0]} names {file}::{unknown}, which does not exist"
+
+
+def test_what_ci_leaves_out_exists_and_is_a_part_of_its_test() -> None:
+    lines = [line for line in (ROOT / "tests" / "thorough.txt").read_text().splitlines() if not line.startswith("#")]
+    assert lines == sorted(set(lines)), "tests/thorough.txt is in order, each case once"
+    for line in lines:
+        file, _, case = line.partition("::")
+        defined = {n.name for n in ast.walk(tree(ROOT / "tests" / file)) if isinstance(n, Function)}
+        assert case.partition("[")[0] in defined, f"tests/thorough.txt names {line}, which does not exist"

@@ -63,7 +63,7 @@ def test_example_runs_and_uses_all_it_binds(example, tmp_path, logged):
         "--gin_param=create_environment.num_parallel_environments=4",
         "--gin_param=TrainerConfig.unroll_length=8",
         "--gin_param=TrainerConfig.num_iterations=2",
-        *(["--gin_param=TrainerConfig.initial_collect_steps=300"] if example.startswith("sac_") else []),
+        *(["--gin_param=TrainerConfig.initial_collect_steps=300"] if example.startswith(("dqn_", "sac_")) else []),
         *(["--gin_param=TrainerConfig.num_steps_per_iter=64"] if example.startswith(("ac_", "icm_", "trac_")) else []),
     )
     assert code == 0, logged

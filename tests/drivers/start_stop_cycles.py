@@ -1,4 +1,4 @@
-"""Starts and stops a driver 200 times and prints, as JSON, by how much threads, file handles and memory grew.
+"""Starts and stops a driver as often as the argument says and prints, as JSON, by how much threads, file handles and memory grew.
 
 A process of its own: in one that ran other tests the allocator's own movements (34 MB were seen) hide a leak.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import sys
 import threading
 
 import psutil
@@ -17,7 +18,6 @@ from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from tests.drivers.counting import CountingAlgorithm, make_envs
 
 WARM_UP = 50
-CYCLES = 200
 
 
 def _cycle(algorithm: CountingAlgorithm) -> None:
@@ -36,16 +36,16 @@ def _resources() -> dict[str, int]:
     return {"threads": threading.active_count(), "handles": process.num_fds(), "memory": process.memory_info().rss}
 
 
-def main() -> None:
+def main(cycles: int) -> None:
     algorithm = CountingAlgorithm(make_envs(1, 1)[0])
     for _ in range(WARM_UP):  # TensorFlow's own pools and caches fill up first
         _cycle(algorithm)
     before = _resources()
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         _cycle(algorithm)
     after = _resources()
     print(json.dumps({name: after[name] - before[name] for name in before}))
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))
