@@ -14,6 +14,8 @@ from alf.data_structures import LossInfo, Nest, StepType, TrainingInfo
 from alf.networks.calling import learning
 from alf.utils.common import as_list, check_made, check_range
 
+_SUM_OVER_REPLICAS = tf.keras.optimizers.legacy.SGD().gradient_aggregator
+
 
 class Algorithm(tf.Module):
     """Computes outputs, losses and updates of a set of modules.
@@ -277,7 +279,10 @@ class Algorithm(tf.Module):
 
     def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
         """Has an optimiser of this algorithm apply clipped gradients; called in the graph once for each optimiser."""
-        optimizer.apply_gradients(grads_and_vars)
+        # To sum gradients over the one replica there is, Keras makes an operation with a gradient of its own, which
+        # TensorFlow keeps until the process ends, and with it the graph of the whole update.
+        summed = getattr(optimizer, "gradient_aggregator", None) is _SUM_OVER_REPLICAS
+        optimizer.apply_gradients(grads_and_vars, **({"experimental_aggregate_gradients": False} if summed else {}))
 
     def _clip(self, grads: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
         if self._gradient_clipping is None:

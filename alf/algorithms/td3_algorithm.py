@@ -117,12 +117,13 @@ class Td3Algorithm(DdpgAlgorithm):
 
     def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
         """Leaves the actor and its optimiser's moments alone but for every `actor_update_period`-th update."""
+        apply_now = super().apply_gradients
         if optimizer is not self._delayed_optimizer:
-            super().apply_gradients(optimizer, grads_and_vars)
+            apply_now(optimizer, grads_and_vars)
             return
 
         def apply() -> tf.Tensor:
-            optimizer.apply_gradients(grads_and_vars)
+            apply_now(optimizer, grads_and_vars)
             return tf.zeros([])
 
         # The target networks move when the actor has moved.
