@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pathlib
 
@@ -90,14 +89,6 @@ def no_leaked_threads() -> Iterator[None]:
     children = [" ".join(child.cmdline()) for child in _children(processes)]
     assert not left, f"threads left after the test: {left}"
     assert not children, f"child processes left after the test: {children}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_search_through_what_stays() -> Iterator[None]:
-    """What TensorFlow and Keras keep of the tests before, a million objects in the end, is not looked through again."""
-    yield
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ RUN_SECONDS = 100
 
 # Parses each text of a list in a process of its own, as one command would, and tells of each what went wrong.
 _GIN_CHECK = """
-import json, os, sys, tempfile, traceback
+import json, os, signal, sys, tempfile, traceback
 from absl import flags
 from alf.bin import command_line
 import gin
@@ -33,6 +33,7 @@ for text in json.load(sys.stdin):
     with tempfile.TemporaryFile("w+") as file:
         child = os.fork()
         if not child:
+            signal.alarm(30)
             try:
                 gin.parse_config(text)
             except BaseException:

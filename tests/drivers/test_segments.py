@@ -6,7 +6,7 @@ import collections
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
@@ -67,6 +67,7 @@ def run_driver(
     return algorithm, driver
 
 
+@settings(max_examples=25, deadline=None)
 @given(sizes())
 def test_async_driver_delivers_every_step_once_in_order(s: dict) -> None:
     algorithm, driver = run_driver(s)
