@@ -82,7 +82,7 @@ kill-loop: $(DEV)/.made  ## kill -9 at 2 x 25 random moments of training and sav
 	ALF_KILLS=$(KILLS) $(DEV)/bin/python -m pytest -s tests/trainers/test_kill_loop.py $(PYTEST_FLAGS)
 
 chaos: KILLS = 30
-chaos: $(DEV)/.made  ## kill -9 of workers, evaluator, nodes and learner on an emulated cluster, 30 times; a quarter of an hour
+chaos: $(DEV)/.made  ## kill -9 of workers, evaluator, nodes and learner on an emulated cluster, 30 times; 20 to 25 minutes
 	ALF_CHAOS_KILLS=$(KILLS) $(DEV)/bin/python -m pytest -s tests/distributed/test_chaos.py $(PYTEST_FLAGS)
 
 examples: $(DEV)/.made  ## every example that states a return, in full
