@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 
 from absl import app, flags, logging
@@ -220,7 +220,20 @@ def refuse_all_but_root_dir(why: str) -> None:
     Raises:
       UsageError: one of them is given.
     """
-    for flag in (GIN_FILE, GIN_PARAM, GIN_BINDINGS, INTRA_OP, INTER_OP, USE_CPU):
+    refuse((GIN_FILE, GIN_PARAM, GIN_BINDINGS, INTRA_OP, INTER_OP, USE_CPU), why)
+
+
+def refuse(without_effect: Iterable[flags.FlagHolder], why: str) -> None:
+    """Refuses flags that would have no effect.
+
+    Args:
+      without_effect: the flags.
+      why: they have none.
+
+    Raises:
+      UsageError: one of them is given.
+    """
+    for flag in without_effect:
         if flag.value != flag.default:
             raise UsageError(f"--{flag.name} has no effect here: {why}; leave it out.")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -212,7 +213,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_flags() -> None:
-    policy_flags.check()
+    policy_flags.check(*(() if _WATCH.value else (policy_flags.MAX_WAIT_SECS,)))
     command_line.at_least(parallel_flag.PARALLEL, 1)
     command_line.at_least(_STEPS, 0)
     command_line.has_suffix(output_flag.OUTPUT, ".jsonl" if _WATCH.value else ".json")
@@ -245,11 +246,18 @@ def _evaluate_by_flags(root_dir: str) -> None:
         _write(report(root_dir, restored, plan, evaluate(plan, algorithm)))
         return
     output = output_flag.OUTPUT.value
-    done = {s for line in output_flag.read_lines(output) if isinstance(s := line.get("step"), int)} if output else set()
+    done = _evaluated(output, root_dir) if output else set()
     if done:
         logging.info("%d checkpoints are in %s already.", len(done), output)
     wait = policy_flags.MAX_WAIT_SECS.value
     watch(root_dir, algorithm, plan, done, _write, max_wait_secs=wait, max_steps=_STEPS.value)
+
+
+def _evaluated(output: str, root_dir: str) -> set[int]:
+    """Steps of the checkpoints of a run that a file of results, which may be of several runs, has already."""
+    directory = os.path.abspath(root_dir)
+    mine = (line for line in output_flag.read_lines(output) if os.path.abspath(str(line.get("root_dir"))) == directory)
+    return {step for line in mine if isinstance(step := line.get("step"), int)}
 
 
 def _plan(root_dir: str) -> Plan:

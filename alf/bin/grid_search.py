@@ -258,6 +258,7 @@ def train_command(directory: str, run: Result, search: Search) -> list[str]:
         *(f"{name}={value}" for name, value in run.setting.items()),
         f"TrainerConfig.random_seed={run_seed(search.seed, run.repeat)}",
     ]
+    threads = (command_line.INTRA_OP, command_line.INTER_OP)
     return [
         sys.executable,
         "-m",
@@ -266,6 +267,7 @@ def train_command(directory: str, run: Result, search: Search) -> list[str]:
         *(f"--gin_file={name}" for name in what["gin_files"]),
         *(f"--gin_param={binding}" for binding in bindings),
         *([] if search.use_gpu and not command_line.USE_CPU.value else ["--use_cpu"]),
+        *(f"--{flag.name}={flag.value}" for flag in threads if flag.value is not None),
     ]
 
 

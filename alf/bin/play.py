@@ -219,7 +219,7 @@ def main(argv: Sequence[str]) -> int:
 
     def body() -> None:
         root_dir = command_line.root_dir(argv)
-        policy_flags.check()
+        policy_flags.check(*(() if _FOLLOW.value else (policy_flags.MAX_WAIT_SECS,)))
         which = policy_flags.checkpoint()
         if _FOLLOW.value and which != "latest":
             raise command_line.UsageError(f"--follow plays what is newest: leave --checkpoint={which} out.")

@@ -18,12 +18,18 @@ MAX_WAIT_SECS = flags.DEFINE_float(
     "max_wait_secs", 0.0, "Longest wait for a new checkpoint, after which the command ends; 0: no limit."
 )
 
+# What has no effect where nothing is played.
+OF_EPISODES = (NUM_EPISODES, RECORD_FILE, RANDOM_SEED, MAX_WAIT_SECS)
 
-def check() -> None:
+
+def check(*without_effect: flags.FlagHolder) -> None:
     """Checks the values of these flags.
 
+    Args:
+      without_effect: those that the command does not use.
+
     Raises:
-      UsageError: one cannot be used.
+      UsageError: one cannot be used, or is given in vain.
     """
     command_line.has_suffix(RECORD_FILE, *SUFFIXES)
     command_line.at_least(NUM_EPISODES, 1)
@@ -32,6 +38,7 @@ def check() -> None:
         raise command_line.UsageError(
             f"--checkpoint={CHECKPOINT.value} and --checkpoint_name={CHECKPOINT_NAME.value} mean the same: give one."
         )
+    command_line.refuse(without_effect, "this command does nothing that it is about")
 
 
 def checkpoint() -> str:

@@ -93,7 +93,7 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
     which = os.path.expanduser(which)
     if os.path.isdir(which):
         which = os.path.join(which, "")  # a path, not a name
-    checkpointer = Checkpointer(os.path.join(root_dir, CHECKPOINT_DIR), {"algorithm": algorithm})
+    checkpointer = Checkpointer(os.path.join(root_dir, CHECKPOINT_DIR), {"algorithm": algorithm}, acts_only=True)
     path = checkpointer.restore(which)
     if path is None:
         place = checkpointer.directory if which == "latest" else which

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from alf.algorithms.behaviors import Behaviors
 
+_OPTIMIZERS = (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer)
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # The attribute of `Behaviors` that holds its algorithms.
 _BEHAVIORS = "_algorithms"
@@ -107,26 +108,30 @@ def variables_below(
                 enqueue((child, there, _join(place, name)))
 
 
-def left_out(root: Any, path: str) -> tuple[list[str], list[str]]:
+def left_out(root: Any, path: str, acts_only: bool = False) -> tuple[list[str], list[str]]:
     """Places of the variables of a checkpoint that nothing takes: inside of layers that are there, and elsewhere.
 
     Args:
       root: the algorithm of the run.
       path: of a checkpoint that can be read.
+      acts_only: without those of optimisers, which have no variables before something is learned.
     """
     objects = StoredObjects(tf.train.load_checkpoint(path))
     top = objects.algorithm
     taken = {key for _, _, key in variables_below(root, objects, top)}
     left = {key: place for key, place in objects.variables(top).items() if key not in taken}
+    if acts_only:
+        for node in _standing_for(lambda thing: isinstance(thing, _OPTIMIZERS), root, objects, top):
+            left = {key: place for key, place in left.items() if key not in objects.variables(node)}
     inside: set[str] = set()
     if left:
-        for node in _layers_below(root, objects, top):
+        for node in _standing_for(lambda thing: isinstance(thing, tf.keras.layers.Layer), root, objects, top):
             inside.update(objects.variables(node))
     return sorted(left[k] for k in left if k in inside), sorted(left[k] for k in left if k not in inside)
 
 
-def _layers_below(root: Any, objects: StoredObjects, node: int | None) -> Iterator[int]:
-    """What stands in the checkpoint for the layers and networks below an object of this program."""
+def _standing_for(wanted: Callable[[Any], bool], root: Any, objects: StoredObjects, node: int | None) -> Iterator[int]:
+    """What stands in the checkpoint for the wanted objects below one of this program."""
     seen: set[int] = set()
     open_nodes = [(root, node)]
     while open_nodes:
@@ -134,7 +139,7 @@ def _layers_below(root: Any, objects: StoredObjects, node: int | None) -> Iterat
         if id(target) in seen or node is None:
             continue
         seen.add(id(target))
-        if isinstance(target, tf.keras.layers.Layer):
+        if wanted(target):
             yield node
         for name, child in tf.train.TrackableView.children(target).items():
             open_nodes.append((child, objects.child(node, name)))

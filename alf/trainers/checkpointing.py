@@ -82,6 +82,7 @@ class Checkpointer:
         exporter: Callable[[str], Any] | None = None,
         replay_saver: Callable[[str], Any] | None = None,
         replays_to_keep: int | None = 1,
+        acts_only: bool = False,
     ) -> None:
         """Creates the checkpointer.
 
@@ -97,6 +98,7 @@ class Checkpointer:
             it raises is logged, and the checkpoint goes without them.
           replay_saver: called likewise, for the files of a replay memory.
           replays_to_keep: how many of the newest checkpoints keep theirs; None or 0 for all.
+          acts_only: what is restored is not trained: nobody misses what the optimisers had.
 
         Raises:
           ValueError: a number is negative.
@@ -109,6 +111,7 @@ class Checkpointer:
         self._retention = Retention(max_to_keep, milestones, keep_periodic, replays_to_keep)
         self.exporter = exporter
         self._replay_saver = replay_saver
+        self._acts_only = acts_only
         self._index: RunIndex | None = None
         # The step whose checkpoint holds what the objects hold.
         self._at: int | None = None
@@ -221,7 +224,7 @@ class Checkpointer:
         if os.sep in which:
             source, name = locate(which)
             if source is not None:
-                return Checkpointer(source, self._objects).restore(name)
+                return Checkpointer(source, self._objects, acts_only=self._acts_only).restore(name)
         if which in ("latest", "periodic"):
             return self._restore_newest([r for r in self.index.records() if which == "latest" or which in r.kinds])
         record = self.index.find(which)
@@ -269,7 +272,9 @@ class Checkpointer:
 
     def _tell_left_out(self, path: str) -> None:
         """Raises CheckpointError where networks were larger at the checkpoint; warns of what else the run has no more."""
-        inside, elsewhere = left_out(self._objects["algorithm"], path) if "algorithm" in self._objects else ([], [])
+        if "algorithm" not in self._objects:
+            return
+        inside, elsewhere = left_out(self._objects["algorithm"], path, self._acts_only)
         if inside:
             raise CheckpointError(
                 f"Checkpoint {path} does not fit this run, whose networks are others: use the gin file it was made with, or "

@@ -59,6 +59,7 @@ def test_both_modes_as_json(trained, tmp_path, logged):
         line = next(line for line in logged if line.startswith(f"ckpt-2, {mode}"))
         assert f"{numbers['mean']:.2f} ± {numbers['std']:.2f} over 3 episodes" in line
     assert {"alf", "python", "tensorflow", "gymnasium"} <= set(result["versions"])
+    assert not any("which this run has not" in line or "goes on without" in line for line in logged), "of optimisers"
     assert snapshot(trained) == before
 
 
@@ -90,6 +91,7 @@ def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
         ("--watch", "--checkpoint=best"),
         ("--nodeterministic", "--nostochastic"),
         ("--max_evaluation_steps=5",),
+        ("--max_wait_secs=5",),
         ("--checkpoint=best",),
     ):
         assert _evaluate(trained, *wrong) == 2, wrong
@@ -104,6 +106,7 @@ def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
         "leave --checkpoint=best out",
         "leave nothing to evaluate",
         "is for --watch",
+        "--max_wait_secs has no effect here",
         "There is no checkpoint 'best'",
         "train first",
     ):
@@ -135,6 +138,15 @@ def test_a_worker_evaluates_every_checkpoint_once(trained, tmp_path, logged):
     assert "The run is finished" in text
     steps = sum(line["results"]["deterministic"]["steps"] for line in read_lines(path)[1:])
     assert f"Evaluated 1 checkpoints with {steps} environment steps." in text
+
+
+def test_runs_may_share_a_file_of_results(trained, tmp_path):
+    path = tmp_path / "all.jsonl"
+    for name in ("a", "b"):
+        copy_run(trained, tmp_path / name, 1, status="finished")
+        assert _evaluate(tmp_path / name, "--watch", "--num_episodes=1", "--deterministic", f"--output={path}") == 0
+    found = [(line["root_dir"], line["step"]) for line in read_lines(path)]
+    assert found == [(str(tmp_path / name), 1) for name in ("a", "b")]
 
 
 def test_a_worker_leaves_when_a_stop_condition_ends_the_run(trained, tmp_path, logged):

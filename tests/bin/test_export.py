@@ -68,6 +68,7 @@ def test_newest_is_exported_by_default(trained, tmp_path, logged):
     [
         ((), "--export_dir is missing"),
         (("--export_dir=DIR", "--checkpoint=77"), "There is no checkpoint '77'"),
+        (("--export_dir=DIR", "--num_episodes=3"), "--num_episodes has no effect here"),
         (("--export_dir=FILE",), "is a file"),
         (("--export_dir=FILE/below",), "cannot be a directory"),
     ],

@@ -40,6 +40,14 @@ def _config(tmp_path, **data):
     return _write(tmp_path / "search.json", data)
 
 
+def test_what_runs_are_started_with(tmp_path, monkeypatch):
+    command, given = grid_search.train_command, []
+    monkeypatch.setattr(grid_search, "train_command", lambda *args: given.extend(command(*args)) or ["true"])
+    config = _config(tmp_path, parameters={"A.x": [1]})
+    _search(tmp_path / "s", config, "--use_cpu", "--intra_op_threads=3", "--inter_op_threads=5")
+    assert {"--use_cpu", "--intra_op_threads=3", "--inter_op_threads=5"} <= set(given)
+
+
 # ---- plans ----
 
 

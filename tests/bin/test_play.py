@@ -86,6 +86,7 @@ def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
         "--checkpoint=ckpt-77",
         f"--checkpoint={tmp_path}",
         "--max_wait_secs=-1",
+        "--max_wait_secs=1",
     ):
         assert _play(trained, wrong) == 2
     assert _play(trained, "--follow", "--checkpoint=1") == 2
@@ -102,6 +103,7 @@ def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
         "there are: ckpt-1, ckpt-2",
         f"There is no checkpoint in {tmp_path}",
         "--max_wait_secs=-1.0 must be at least 0",
+        "--max_wait_secs has no effect here",
         "leave --checkpoint=1 out",
         "mean the same: give one",
         "Gymnasium knows no environment 'Nowhere-v1'",
