@@ -127,6 +127,13 @@ class OffPolicyTrainer(Trainer):
         self._num_updates = self._updates_due(steps - fresh, steps)
         return steps
 
+    def _heatup_what_is_missing(self) -> None:
+        if self._saver.memory_lost and not self._counters.iterations:
+            # All of it: what it had collected before it was interrupted is gone.
+            self.heatup(self.schedule.heatup_steps)
+        else:
+            super()._heatup_what_is_missing()
+
     def _steps_before_learning(self) -> int:
         config, counters = self._config, self._counters
         lost = self._saver.memory_lost and counters.iterations > 0

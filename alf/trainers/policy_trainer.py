@@ -113,7 +113,7 @@ class Trainer(Improver):
         self._closers: list[Callable[[], None]] = []
         # The same of the present driver and its environments.
         self._stream_closers: list[Callable[[], None]] = []
-        self._initialized = False
+        self._initialized = self._streams_over = False
 
     # ---- what subclasses define ----
 
@@ -203,8 +203,7 @@ class Trainer(Improver):
                 self.driver.stop()
                 self._finish()
             except BaseException as e:
-                if self._iterations_here:
-                    self._saver.save_after(e)
+                self._saver.save_after(e)
                 raise
             finally:
                 self._close()
@@ -261,7 +260,6 @@ class Trainer(Improver):
         self._algorithm.add_experience_observer(self._episodes)
         self._report.follow_goals()
         self._evaluation_seeds = seeds.evaluation
-        self._closers.insert(0, self._evaluations.close)
         if self.schedule.period is not None and not self._evaluations.left_to_others:
             self._evaluations.prepare()
 
@@ -323,6 +321,7 @@ class Trainer(Improver):
         self._driver.adopt(previous)
         self._report.follow(self._driver)
         self._position = (None, None)
+        self._streams_over = False
         self._driver.start()
 
     def _create_environment(self, **kwargs: Any) -> BatchedEnvironment:
@@ -371,6 +370,11 @@ class Trainer(Improver):
 
     # ---- iterating ----
 
+    def _begin(self) -> None:
+        if self._streams_over and not self._ended:
+            self._begin_new_streams()
+        super()._begin()
+
     def _start(self) -> None:
         self._report.start()
         self.driver.start()
@@ -403,7 +407,8 @@ class Trainer(Improver):
         self._evaluate_if_due()
         # A run that goes on exactly does so from where nothing is missing.
         if (due or self._saver.due()) and not (exact and self._evaluation_cut):
-            self._save_periodically()
+            self._save(("periodic",))
+            self._streams_over = exact
 
     def _save_evaluated(self, best: bool) -> None:
         if (best and self._rating is None) or self._config.checkpoint_at_evaluation:
@@ -415,7 +420,7 @@ class Trainer(Improver):
     def _judge(self, result: Evaluation) -> None:
         score, episodes = result.score(self._config.best_by)
         if episodes and self._rating is None:
-            self._saver.checkpointer.judge(result.step, score, episodes)
+            self._saver.judge(result.step, score, episodes)
 
     @property
     def _rating(self) -> Versions | None:
@@ -458,11 +463,6 @@ class Trainer(Improver):
         score, episodes = last.score(self._config.best_by)
         return (score, episodes) if episodes else ()
 
-    def _save_periodically(self) -> None:
-        self._save(("periodic",))
-        if self._config.exact_resume and not self._reached() and not self._signals.requested:
-            self._begin_new_streams()
-
     # ---- ending ----
 
     def _finish(self) -> None:
@@ -483,7 +483,7 @@ class Trainer(Improver):
         self._ended = self._initialized
         self._close_streams()
         closers, self._closers = self._closers, []
-        _run_all([*closers, self._lock.release])
+        _run_all([self._evaluations.close, *closers, self._lock.release])
 
     def _close_streams(self) -> None:
         closers, self._stream_closers = self._stream_closers, []

@@ -120,6 +120,7 @@ class Saver:
         if path is not None:
             self.checkpointer.complete()
         self.path = path
+        self._began_at = counters.iterations
         self._saved_steps, self._saved_collected = counters.env_steps, self._collected()
         self._saved_secs = time.monotonic()
         return path
@@ -269,9 +270,10 @@ class Saver:
         )
 
     def save_after(self, error: BaseException) -> None:
-        """Saves what was learned before `error`, unless that is what it destroyed, and notes it in the index."""
+        """Saves what was learned or collected before `error`, unless that is what it destroyed, and notes it in the index."""
         kind = type(error).__name__
-        if not isinstance(error, NonFiniteError):
+        gained = self._counters.iterations > self._began_at or self.outdated
+        if gained and not isinstance(error, NonFiniteError):
             try:
                 self.save_now(("final",))
             except Exception as e:
@@ -279,6 +281,19 @@ class Saver:
             else:
                 logging.info("Wrote %s after %s.", self.path, kind)
         self.note(status="failed", why=f"{kind}: {error}")
+
+    def judge(self, step: int, reward: float, reward_episodes: int) -> None:
+        """Gives the checkpoint of a step what its weights were found to be worth; a failure is logged.
+
+        Args:
+          step: number of the checkpoint.
+          reward: mean return of an evaluation.
+          reward_episodes: how many episodes that mean is over.
+        """
+        try:
+            self.checkpointer.judge(step, reward, reward_episodes)
+        except OSError as e:
+            logging.error("The run index could not be written: %s", e)
 
     def note(self, **facts: Any) -> None:
         """Writes facts about the run into its index; a failure is logged."""

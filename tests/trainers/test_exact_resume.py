@@ -58,6 +58,20 @@ def test_two_halves_make_the_whole(trainer_class, bindings, small_config, tmp_pa
     _assert_same(whole, halves)
 
 
+@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+def test_a_trainer_that_improves_twice_makes_the_whole_too(trainer_class, small_config, tmp_path):
+    """Its first part ends with a periodic checkpoint, at which the environments are closed."""
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    whole = _run(trainer_class, small_config, root_dir=str(tmp_path / "whole"), num_iterations=4)
+    twice = Schedule(improve_steps="2 training_steps", improve_is="additional")
+    with small_config(trainer_class, **EXACT, num_iterations=0, schedule=twice).create_trainer() as trainer:
+        trainer.improve()
+        assert trainer.counters.iterations == 2
+        trainer.improve()
+        trainer.driver.stop()
+        _assert_same(whole, trainer)
+
+
 RANDOM_FIRST = {"num_iterations": 0, "schedule": Schedule("40 env_steps", improve_steps="4 training_steps")}
 
 

@@ -267,7 +267,11 @@ def test_a_trainer_that_has_ended_evaluates_but_acts_no_more(small_config):
             more(EnvironmentSteps(8))
     assert trainer.counters.iterations == 1
     trainer.evaluate(EnvironmentEpisodes(1))
+    evaluator, closed = trainer._evaluations.prepare(), []
+    close = evaluator.close
+    evaluator.close = lambda: closed.append(close())
     trainer.close()
+    assert len(closed) == 1, "its environment too"
 
 
 def test_checkpoints_of_earlier_versions_are_resumed(small_config):

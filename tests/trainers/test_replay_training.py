@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 
 import gin
 import numpy as np
@@ -432,6 +433,24 @@ def test_as_much_as_a_heatup_had_is_collected_again_where_it_was_lost(kept, repl
     held = 4 * (heatup // 4) + 16 if kept else 4 * -(-heatup // 4)
     assert calls == [(2, held), (2, held + 4)]
     assert trainer.counters[Phase.HEATUP].of(EnvironmentSteps).value == heatup
+
+
+def test_a_heatup_whose_steps_are_lost_is_made_again(replay_config):
+    """All of it, at random, where the run ended between the heat-up and the end of its first iteration."""
+    settings = {"unroll_length": 1, "schedule": Schedule("96 env_steps", improve_steps="1 training_steps")}
+    first = replay_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    first.initialize()
+    train_iter = first._train_iter
+    first._train_iter = lambda *args: os.kill(os.getpid(), signal.SIGTERM) or train_iter(*args)
+    first.train()
+    assert first.counters.iterations == 0
+    heatup = first.counters[Phase.HEATUP].of(EnvironmentSteps).value
+    assert heatup >= 96
+    trainer = replay_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    calls = count_updates(trainer)
+    trainer.train()
+    assert calls[0][1] >= 96 + 4
+    assert trainer.counters[Phase.HEATUP].of(EnvironmentSteps).value >= heatup + 96
 
 
 @pytest.mark.slow

@@ -141,6 +141,17 @@ def test_after_some_failures_in_a_row_training_ends(small_config, monkeypatch):
     assert len(calls) == MAX_FAILURES + 1, "and one last attempt at the end"
 
 
+def test_an_index_that_cannot_be_written_ends_no_evaluation(small_config, tmp_path, monkeypatch, logged):
+    def full(self, *args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Checkpointer, "judge", full)
+    trainer = _train(small_config, num_iterations=3, evaluate=True, eval_interval=1, evaluate_beside=True)
+    assert trainer.counters.iterations == 3
+    assert _index(tmp_path).run["status"] == "finished"
+    assert any("The run index could not be written: [Errno 28]" in line for line in logged)
+
+
 def test_a_failing_last_save_is_an_error(small_config, monkeypatch, tmp_path):
     _failing(monkeypatch, lambda n: True)
     with pytest.raises(OSError, match="No space left") as caught:

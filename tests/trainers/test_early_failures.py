@@ -1,0 +1,58 @@
+"""Runs that fail before their first iteration has ended: what their index says, and what is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from alf.trainers.counts import EnvironmentSteps
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.phases import Phase
+from alf.trainers.run_index import RunIndex
+from alf.trainers.schedule import Schedule
+
+pytestmark = pytest.mark.slow
+
+
+def _fail(*args, **kwargs):
+    raise MemoryError("on purpose")
+
+
+@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+def test_a_run_that_fails_at_once_is_noted_as_failed(trainer_class, small_config, tmp_path):
+    trainer = small_config(trainer_class).create_trainer()
+    trainer.initialize()
+    trainer._train_iter = _fail
+    with pytest.raises(MemoryError, match="on purpose"):
+        trainer.train()
+    index = RunIndex.load(str(tmp_path / "run"))
+    assert (index.run["status"], index.run["why"]) == ("failed", "MemoryError: on purpose")
+    assert not index.records(), "nothing was collected"
+
+
+def test_a_resumed_run_that_fails_at_once_is_noted_and_leaves_the_checkpoint_as_it_is(small_config, tmp_path):
+    small_config(SyncOffPolicyTrainer, num_iterations=1).create_trainer().train()
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=2).create_trainer()
+    trainer.initialize()
+    trainer._train_iter = _fail
+    before = RunIndex.load(str(tmp_path / "run")).records()
+    with pytest.raises(MemoryError):
+        trainer.train()
+    index = RunIndex.load(str(tmp_path / "run"))
+    assert index.run["status"] == "failed"
+    assert index.records() == before
+
+
+def test_a_heatup_outlives_the_failure_of_the_first_iteration(small_config, tmp_path):
+    schedule = Schedule("96 env_steps", improve_steps="1 training_steps")
+    settings = {"schedule": schedule, "mini_batch_length": 2, "checkpoint_replay": True}
+    settings["whole_replay_buffer_training"] = False
+    failed = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    failed.initialize()
+    failed._train_iter = _fail
+    with pytest.raises(MemoryError):
+        failed.train()
+    assert RunIndex.load(str(tmp_path / "run")).run["status"] == "failed"
+    with small_config(SyncOffPolicyTrainer, **settings).create_trainer() as resumed:
+        resumed.initialize()
+        done = resumed.counters[Phase.HEATUP].of(EnvironmentSteps).value
+        assert resumed.algorithm.exp_replayer.total_steps == done >= 96
