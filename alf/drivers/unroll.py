@@ -62,14 +62,16 @@ def sequential() -> Iterator[None]:
     what a policy records would tell whether its environment was stepped inside the graph.
     """
     with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+        options = context.context().function_call_options
         # Under this name it takes the message, and keeps it serialised.
-        context.context().function_call_options.config_proto_serialized = _without_fusing()
+        options.config_proto_serialized = _without_fusing(options.config_proto_serialized)
         yield
 
 
-@functools.cache
-def _without_fusing() -> config_pb2.ConfigProto:
-    config = context.context().config
+@functools.lru_cache(maxsize=8)
+def _without_fusing(serialized: bytes) -> config_pb2.ConfigProto:
+    """The configuration in force, which another run of the process may have changed (mixed precision), without fusing."""
+    config = config_pb2.ConfigProto.FromString(serialized)
     config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
     return config
 

@@ -269,14 +269,17 @@ def next_step_autoreset(env: VectorEnv) -> VectorEnv:
     """`env` in autoreset mode NEXT_STEP: itself, or the same environments in a new vector environment.
 
     Args:
-      env: a vector environment that was not yet reset. An AsyncVectorEnv in another mode is closed and built anew.
+      env: a vector environment that was not yet reset. An AsyncVectorEnv in another mode, or without shared memory, is
+        closed and built anew.
 
     Raises:
       ValueError: neither Gymnasium's own SyncVectorEnv or AsyncVectorEnv, nor in mode NEXT_STEP.
     """
     # SyncVectorEnv writes its mode into a dict that all environments of one class share: not to be trusted.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
-    if mode in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
+    # Without shared memory Gymnasium's workers reset an environment once more after a reset behind an end.
+    remakes = type(env) is AsyncVectorEnv and not env.shared_memory
+    if mode in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value) and not remakes:
         return env
     if type(env) is SyncVectorEnv:
         env.autoreset_mode = env.metadata["autoreset_mode"] = AutoresetMode.NEXT_STEP
@@ -285,7 +288,7 @@ def next_step_autoreset(env: VectorEnv) -> VectorEnv:
         env.close()
         return AsyncVectorEnv(
             env.env_fns,
-            shared_memory=env.shared_memory,
+            shared_memory=True,
             copy=False,
             context=env.context,
             daemon=env.daemon,

@@ -159,6 +159,8 @@ def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], 
         return {key: _spec(sub, f"{name}/{key}", box_spec) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(_spec(sub, f"{name}/{i}", box_spec) for i, sub in enumerate(space.spaces))
+    if isinstance(space, spaces.MultiBinary) or (isinstance(space, spaces.Box) and space.dtype == np.bool_):
+        return array_spec.BoundedArraySpec(space.shape, np.int64 if acts else np.int8, 0, 1, name)
     if isinstance(space, spaces.Box):
         return box_spec(space, name)
     if isinstance(space, spaces.Discrete):
@@ -167,9 +169,6 @@ def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], 
     if isinstance(space, spaces.MultiDiscrete):
         start = np.zeros(space.shape, np.int64) if acts else np.asarray(space.start, np.int64)
         return array_spec.BoundedArraySpec(space.shape, np.int64, start, start + space.nvec - 1, name)
-    if isinstance(space, spaces.MultiBinary):
-        dtype = np.int64 if acts else np.int8
-        return array_spec.BoundedArraySpec(space.shape, dtype, 0, 1, name)
     raise ValueError(
         f"The {name} space is a {type(space).__name__}, which alf cannot turn into arrays of one shape: use Box, "
         "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, for example through a gymnasium wrapper that flattens it. What "

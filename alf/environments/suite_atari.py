@@ -87,7 +87,8 @@ def load(
             f"max_frames={max_frames} must be at least frame_skip={frame_skip}, the frames of a step, or 0, which lifts "
             "the limit."
         )
-    frames = max_frames or suite_gym.NO_LIMIT
+    steps = max_frames // frame_skip
+    frames = steps * frame_skip or suite_gym.NO_LIMIT
     common = {"repeat_action_probability": sticky_actions, "full_action_space": full_action_space, **env_kwargs}
     batched = {
         "img_height": screen_size,
@@ -105,13 +106,13 @@ def load(
             disable_env_checker=True,
             obs_type="grayscale",
             frameskip=1,
-            # Here ALE counts the frames of a reset too.
-            max_num_frames_per_episode=frames if max_episode_steps is None else suite_gym.NO_LIMIT,
+            # ALE would count the frames of a reset too, and end a game between two pictures.
+            max_num_frames_per_episode=suite_gym.NO_LIMIT,
             render_mode=render_mode,
             **common,
         )
         stack = FrameStack(DMAtariPreprocessing(env, frame_skip, noop_max, screen_size), stack_size)
-        return gymnasium.wrappers.TimeLimit(stack, max_episode_steps) if max_episode_steps else stack
+        return gymnasium.wrappers.TimeLimit(stack, steps) if steps else stack
 
     return EnvironmentLoader(
         make=make,

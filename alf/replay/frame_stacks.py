@@ -69,17 +69,22 @@ class FrameStacks:
         return [tf.split(x, self.size, self.axis)[-1] if s else x for x, s in zip(leaves, self.stacked, strict=True)]
 
     def check(self, exp: Experience) -> None:
-        """Looks at the first steps [Q, T, B, ...] that are stored.
+        """Looks at the first steps [Q, T, B, ...] that are stored, and at the bootstrap behind them, if there is one.
 
         Raises:
           ValueError: an observation is not put together from the frames of the steps before.
         """
         if self._to_check <= 0:
             return
-        step_type = np.asarray(exp.step_type)
+        seen = (exp.step_type, exp.observation)
+        if exp.bootstrap != ():
+            after = exp.bootstrap.time_step
+            with_last = lambda x, row: np.concatenate([x, np.asarray(row)[:, np.newaxis]], 1)  # noqa: E731
+            seen = tf.nest.map_structure(with_last, seen, (after.step_type, after.observation))
+        step_type = np.asarray(seen[0])
         self._to_check -= step_type.size
-        for x, stack in zip(tf.nest.flatten(exp), self.stacked, strict=True):
-            if not stack:
+        for x, spec in zip(tf.nest.flatten(seen[1]), tf.nest.flatten(self.spec.observation), strict=True):
+            if not self._is_stack(spec):
                 continue
             frames = np.stack(np.split(np.asarray(x), self.size, self.axis), 3)
             older = frames[:, :, :, :-1]

@@ -136,8 +136,8 @@ class ReplayBuffer:
         rows = self.index.rows(streams, steps)
         alive = steps >= self.index.oldest[streams]
         self._ends[rows[alive]] = (step_types == StepType.LAST)[alive]
-        exp = exp._replace(bootstrap=())
         self._frames.check(exp)
+        exp = exp._replace(bootstrap=())
         if alive.all():
             self._write(rows, exp)
         else:

@@ -281,7 +281,7 @@ def _first_ends(emulator: str, steps: int, **kwargs: Any) -> list[tuple[int, flo
 @pytest.mark.parametrize("emulator", _EMULATORS)
 def test_no_limit(emulator: str) -> None:
     assert _first_ends(emulator, 8, max_frames=0) == []
-    assert _first_ends(emulator, 8, max_frames=4 * 6 if emulator != "sync" else 4 * 7) == [(6, 1.0)] * 2
+    assert _first_ends(emulator, 8, max_frames=4 * 6 + 3) == [(6, 1.0)] * 2
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,22 @@ def test_all_autoreset_modes_give_the_same_segments(kind: type, mode: AutoresetM
 
 
 @pytest.mark.parametrize("ends", ENDS)
+def test_a_reset_behind_an_end_is_made_once(ends: str) -> None:
+    """By the workers of a vector environment without shared memory too, which reset once more at the next step."""
+    rows = [functools.partial(ToyEnv, row, ends) for row in range(_ROWS)]
+    make = lambda: AsyncVectorEnv(rows, shared_memory=False, autoreset_mode=AutoresetMode.NEXT_STEP)  # noqa: E731
+    env = create_environment(make, num_parallel_environments=_ROWS, seed=1)
+    step = env.reset()
+    while not (step.step_type == 2).any():
+        step = env.step(np.zeros(_ROWS, np.int64))
+    first = env.reset()
+    second = env.step(np.zeros(_ROWS, np.int64))
+    env.close()
+    assert (first.step_type == 0).all()
+    assert (second.reward != 0).all(), "a step, not another reset"
+
+
+@pytest.mark.parametrize("ends", ENDS)
 def test_numpy_vectorised_gives_the_same_segments(ends: str) -> None:
     env = create_environment(functools.partial(ToyVectorEnv, ends=ends), num_parallel_environments=_ROWS, seed=1)
     assert _played(env) == _expected(ends, _ROWS)

@@ -36,6 +36,7 @@ _LEAVES: st.SearchStrategy[gymnasium.Space] = st.one_of(
         st.integers(-3, 3),
     ),
     st.builds(spaces.MultiBinary, st.integers(1, 4)),
+    st.builds(lambda shape: spaces.Box(0, 1, shape, np.bool_), _SHAPES),
 )
 _SPACES = st.recursive(
     _LEAVES,

@@ -115,6 +115,20 @@ def test_what_is_no_stack_is_refused() -> None:
         replayer.replay_all()
 
 
+def test_what_is_no_stack_is_refused_in_segments_of_one_step_too() -> None:
+    replayer, play = make(UniformReplay, -1), Play((9,), -1)
+
+    def newest_first(seen: Any) -> Any:
+        return seen._replace(observation={**seen.observation, "image": seen.observation["image"][..., ::-1]})
+
+    exp = play.segment(1)
+    reversed_stack = newest_first(exp)._replace(
+        bootstrap=exp.bootstrap._replace(time_step=newest_first(exp.bootstrap.time_step))
+    )
+    with pytest.raises(ValueError, match="are not the frames of the last steps"):
+        replayer.observe(reversed_stack)
+
+
 def test_an_episode_that_ends_by_showing_its_last_stack_again_is_no_reason_to_refuse() -> None:
     replayer, play = make(UniformReplay, -1), Play((5,), -1)
     exp = play.segment(5)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
+from alf.drivers.unroll import sequential
 from alf.utils import mixed_precision
 
 needs_bfloat16 = pytest.mark.skipif(not mixed_precision.supported(), reason="the processor has no bfloat16 arithmetic")
@@ -74,6 +75,17 @@ def test_other_threads_have_it_too_and_keep_it_while_one_is_in_float32(product):
         outside.set()
         thread.join(60)
     assert found == [8, 8]
+
+
+def test_acting_has_what_the_last_run_of_the_process_has_set(monkeypatch):
+    """Of the settings alone: any processor shows them."""
+    monkeypatch.setattr(mixed_precision, "supported", lambda: True)
+    for wanted in (False, True, False):
+        mixed_precision.use(wanted)
+        with sequential():
+            assert mixed_precision.in_force() == wanted
+            with mixed_precision.in_float32():
+                assert not mixed_precision.in_force()
 
 
 @pytest.mark.parametrize(
