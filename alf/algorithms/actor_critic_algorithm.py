@@ -25,7 +25,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network
 from alf.utils.action_masks import ActionMasks, Splitter
-from alf.utils.common import field_of, is_bounded, is_stateless, zeros_from_spec
+from alf.utils.common import field_of, is_bounded, is_stateless, only_true, zeros_from_spec
 from alf.utils.dist_utils import epsilon_greedy_sample, mode_action_distribution, sample_action_distribution
 
 ActorCriticState = namedtuple("ActorCriticState", ["actor", "value"], default_value=())
@@ -89,9 +89,10 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
         self._actor_field = actor_field
         self._actor_network = actor
         self._value_network = value
-        # Not said where it is False, so that a binding of the loss's own counts.
-        more = {"debug_summaries": True} if debug_summaries else {}
-        self._loss = loss if loss is not None else loss_class(action_spec=action_spec, **more)
+        made = (
+            loss_class(action_spec=action_spec, **only_true(debug_summaries=debug_summaries)) if loss is None else loss
+        )
+        self._loss = made
         self._check_loss()
 
     def _check_loss(self) -> None:

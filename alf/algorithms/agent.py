@@ -27,7 +27,6 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm, check_constructor
 from alf.data_structures import (
     ActionTimeStep,
-    Bootstrap,
     Experience,
     LossInfo,
     Nest,
@@ -340,7 +339,9 @@ class Agent(OffPolicyAlgorithm):
         if bootstrap != ():
             goal = tf.nest.map_structure(lambda g: g[:, -1], goals)
             inner = inner._replace(
-                bootstrap=Bootstrap(self._seen(bootstrap.time_step, goal), part(bootstrap.state, "rl"))
+                bootstrap=bootstrap._replace(
+                    time_step=self._seen(bootstrap.time_step, goal), state=part(bootstrap.state, "rl")
+                )
             )
         inner = self._rl_algorithm.preprocess_experience(inner)
         return inner._replace(

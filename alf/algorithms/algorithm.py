@@ -144,6 +144,11 @@ class Algorithm(tf.Module):
         result: list[tuple[Algorithm, Any, list[tf.Variable]]] = []
         owners: dict[Any, str] = {}
         for owner, optimizer, modules in self._ownership():
+            if optimizer is not None and any(optimizer is other for _, other, _ in result):
+                raise ValueError(
+                    f"{owner.name}: one optimizer object is given for several sets of networks, and would count, and schedule, "
+                    "each of its steps as several: make one for each, in gin @Adam() at each place."
+                )
             variables: list[tf.Variable] = []
             for module in modules:
                 for v in [module] if isinstance(module, tf.Variable) else module.trainable_variables:

@@ -14,7 +14,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.data_structures import Nest, TrainingInfo, namedtuple
 from alf.networks.calling import call_network, learning
-from alf.utils.common import is_bounded, is_stateless
+from alf.utils.common import is_bounded, is_stateless, only_true
 from alf.utils.target_updater import TargetUpdater, get_target_updater
 
 NetworkStates = namedtuple(
@@ -172,11 +172,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         Raises:
           ValueError: the action spec is a nest that it does not take, or of continuous actions without finite bounds.
         """
-        nest = isinstance(action_spec, (list, tuple, dict))
-        mixed = any(not spec.dtype.is_floating for spec in tf.nest.flatten(action_spec))
-        if nest and (mixed or not self.takes_nests):
-            kind = "a single action, or a nest of continuous ones" if self.takes_nests else "a single action"
-            raise ValueError(f"{type(self).__name__} takes {kind}, got {action_spec}: use PPO or another actor-critic.")
+        self.check_nesting(action_spec)
         check_bounds(action_spec, type(self).__name__)
         own = [(optimizer, list(modules)) for optimizer, modules in trained if optimizer is not None]
         super().__init__(
@@ -199,9 +195,18 @@ class CriticAlgorithm(OffPolicyAlgorithm):
             env_steps=self._env_steps if target_update_unit == "env_steps" else None,
         )
 
+    @classmethod
+    def check_nesting(cls, action_spec: Nest) -> None:
+        """Raises ValueError where the action spec is a nest that the algorithm does not take."""
+        nest = isinstance(action_spec, (list, tuple, dict))
+        mixed = any(not spec.dtype.is_floating for spec in tf.nest.flatten(action_spec))
+        if nest and (mixed or not cls.takes_nests):
+            kind = "a single action, or a nest of continuous ones" if cls.takes_nests else "a single action"
+            raise ValueError(f"{cls.__name__} takes {kind}, got {action_spec}: use PPO or another actor-critic.")
+
     def _default_loss(self, debug_summaries: bool) -> Any:
         """The critic's, where none is given; None for an algorithm that has another."""
-        return OneStepTDLoss(debug_summaries=debug_summaries)
+        return OneStepTDLoss(**only_true(debug_summaries=debug_summaries))
 
     def _trainable_attributes_to_ignore(self) -> list[str]:
         return ["_target_networks"]

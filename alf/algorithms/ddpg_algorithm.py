@@ -87,8 +87,8 @@ class DdpgAlgorithm(CriticAlgorithm):
           target_update_tau: see `get_target_updater`.
           target_update_period: updates between two moves of the target networks.
           dqda_clipping: bounds the components of the gradient of the value with respect to the action.
-          actor_optimizer: trains the actor; None leaves it to the parent.
-          critic_optimizer: trains the critic.
+          actor_optimizer: trains the actor; None leaves it to `critic_optimizer`, or without one to the parent.
+          critic_optimizer: trains the critic; None likewise.
           exploration: takes the place of the Ornstein-Uhlenbeck noise; one, or a mapping from the kind of action to one.
           target_update_unit: what `target_update_period` counts, "updates" or "env_steps".
           parameter_noise: shakes the weights of the actor that collects; the exploration adds its noise to what it does.
@@ -98,6 +98,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         """
         if any(not spec.dtype.is_floating for spec in tf.nest.flatten(action_spec)):
             raise ValueError(f"{type(self).__name__} needs continuous actions, got {action_spec}: use SAC, DQN or PPO.")
+        self.check_nesting(action_spec)
         actor, critic = build_network(actor_network), build_network(critic_network)
         critics = [critic, *copies([critic] * (self.num_critics - 1), "critic")]
         noise = OUNoise(ou_stddev, ou_damping) if exploration is None else exploration

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep
-from alf.utils import nest_utils
+from alf.utils import nest_utils, rng
 from alf.utils.common import check_sizes, flat, reset_state_at_first
 
 
@@ -80,7 +80,7 @@ def with_last_row(sampled: Experience, preprocess: Callable[[Experience], Experi
     """
     trained, last = (tf.nest.map_structure(f, sampled) for f in (lambda x: x[:, :-1], lambda x: x[:, -1]))
     time_step = ActionTimeStep(*last[: len(ActionTimeStep._fields)])
-    done = preprocess(trained._replace(bootstrap=Bootstrap(time_step, last.state)))
+    done = preprocess(trained._replace(bootstrap=Bootstrap(time_step, last.state, last.action)))
     if done.bootstrap == ():
         return done, False
     row = _bootstrap_row(done)._replace(
@@ -190,10 +190,12 @@ def _with_params(info: Nest, f: Callable[[tf.Tensor], tf.Tensor]) -> Nest:
 
 def last_state(step: Callable[[Experience, Nest], PolicyStep], exp: Experience, state: Nest) -> Nest:
     """The state after the L rows of [L, b, ...]; arguments as in `scan`."""
+    seed = rng.next_seed()
 
     def run_one(t: tf.Tensor | int, state: Nest) -> Nest:
         now = tf.nest.map_structure(lambda x: x[t], exp)
-        return step(now, reset_state_at_first(state, now.step_type)).state
+        with rng.scope(tf.random.experimental.stateless_fold_in(seed, t)):
+            return step(now, reset_state_at_first(state, now.step_type)).state
 
     _, state = tf.while_loop(
         lambda t, _: t < exp.step_type.shape[0],
@@ -211,10 +213,12 @@ def scan(step: Callable[[Experience, Nest], PolicyStep], exp: Experience, state:
     """
     length = exp.step_type.shape[0]
     spec: list[Nest] = []
+    seed = rng.next_seed()
 
     def run_one(t: tf.Tensor | int, state: Nest) -> tuple[Nest, Nest]:
         now = tf.nest.map_structure(lambda x: x[t], exp)
-        result = step(now, reset_state_at_first(state, now.step_type))
+        with rng.scope(tf.random.experimental.stateless_fold_in(seed, t)):
+            result = step(now, reset_state_at_first(state, now.step_type))
         spec[:] = [nest_utils.extract_spec(result.info)]
         return result.state, nest_utils.distributions_to_params(result.info)
 

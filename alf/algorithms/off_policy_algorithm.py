@@ -9,6 +9,7 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
 from alf.algorithms import contracts, minibatch
 from alf.algorithms.learners import Learners, SharedTape
@@ -24,6 +25,11 @@ from alf.replay.uniform_replay import UniformReplay
 from alf.utils import nest_utils, rng
 from alf.utils.common import check_sizes, is_stateless, zeros_from_spec
 from alf.utils.tracing import Traced
+
+_MOST_PLANS = 8  # more than the sizes that a run which learns from all there is alternates between
+_TRACES_OFTEN = (
+    "%s traces its update anew for each number of steps: set clear_replay_buffer=True, or learn from samples."
+)
 
 
 @dataclasses.dataclass
@@ -82,13 +88,16 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """What `train`, called with `arguments`, draws from each of `memories`.
 
         Raises:
-          ValueError: it would draw samples of a size that is not given, or too short for the burn-in and the targets.
+          ValueError: it would draw samples of a size that is not given, or too short for the burn-in and the targets, or
+            from a replayer that hands out everything.
         """
         size, length = arguments.get("mini_batch_size"), arguments.get("mini_batch_length")
         kept = not arguments.get("clear_replay_buffer", True)
         if arguments.get("whole_replay_buffer_training", True):
             return {name: MemoryUse(memory, None, length or 1, kept=kept) for name, memory in self.memories().items()}
         size, length = self._sample_sizes(size, length)
+        if self._volatile.replayer is not None:
+            _sampling(self._volatile.replayer)
         return {name: MemoryUse(memory, size, length, kept=kept) for name, memory in self.memories().items()}
 
     def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
@@ -302,9 +311,17 @@ class OffPolicyAlgorithm(RLAlgorithm):
         function = self._volatile.functions.get(key)
         if function is None:
             self.build_optimizers()
+            self._forget_plans()
             function = tf.function(train, autograph=False, input_signature=signature) if signature else Traced(train)
             self._volatile.functions[key] = function
         return function
+
+    def _forget_plans(self) -> None:
+        """Keeps few of the functions for a number of steps, which is another whenever a memory has grown."""
+        of_plans = [key for key in self._volatile.functions if isinstance(key[0], minibatch.Plan)]
+        if len(of_plans) >= _MOST_PLANS:
+            logging.log_first_n(logging.WARNING, _TRACES_OFTEN, 1, self.name)
+            del self._volatile.functions[of_plans[0]]
 
     def _end_train(self, begin: float) -> None:
         for hook in self._volatile.hooks:

@@ -89,7 +89,8 @@ class SacAlgorithm(CriticAlgorithm):
           target_update_tau: see `get_target_updater`.
           target_update_period: updates between two moves of the target critics.
           dqda_clipping: bounds the components of the gradient of the value with respect to the action.
-          actor_optimizer: trains the actor; None leaves it to the parent.
+          actor_optimizer: trains the actor; what has no optimiser of its own is left to the first of the others, or, where there
+            is none, to the parent.
           critic_optimizer: trains both critics.
           alpha_optimizer: trains the temperature. Without it, and with an optimiser for the others, the temperature stays.
           target_update_unit: what `target_update_period` counts, "updates" or "env_steps".

@@ -12,7 +12,7 @@ from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import Experience, Nest, TrainingInfo, namedtuple
-from alf.utils.common import is_stateless
+from alf.utils.common import is_stateless, only_true
 
 SarsaInfo = namedtuple("SarsaInfo", ["next_action"], default_value=())
 
@@ -21,8 +21,8 @@ SarsaInfo = namedtuple("SarsaInfo", ["next_action"], default_value=())
 class SarsaAlgorithm(DdpgAlgorithm):
     """Learns the value of what is done, not of what would be best (Rummery and Niranjan 1994); the actor climbs it.
 
-    Its targets suppose the action that was really taken next, where it is recorded in the same segment, and the actor's
-    behind the last step of one; so it is to be trained on fresh segments (the replayer "one_time").
+    Its targets suppose the action that was really taken next, and the actor's behind the last step of a fresh segment,
+    which is handed over before there is one.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SarsaAlgorithm(DdpgAlgorithm):
             critic_network,
             ou_stddev=ou_stddev,
             ou_damping=ou_damping,
-            critic_loss=OneStepTDLoss(gamma, debug_summaries=debug_summaries),
+            critic_loss=OneStepTDLoss(gamma, **only_true(debug_summaries=debug_summaries)),
             target_update_tau=target_update_tau,
             target_update_period=target_update_period,
             dqda_clipping=dqda_clipping,
@@ -85,7 +85,9 @@ class SarsaAlgorithm(DdpgAlgorithm):
 
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Notes for each row the action of the row that follows."""
-        final, _ = self._action(experience.bootstrap.time_step)
+        final = experience.bootstrap.action
+        if isinstance(final, tuple):
+            final, _ = self._action(experience.bootstrap.time_step)
         following = tf.concat([experience.action[:, 1:], final[:, tf.newaxis]], 1)
         return experience._replace(rollout_info=SarsaInfo(next_action=tf.stop_gradient(following)))
 

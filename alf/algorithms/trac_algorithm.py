@@ -25,7 +25,7 @@ from alf.data_structures import (
     namedtuple,
 )
 from alf.networks.calling import call_network, learning
-from alf.utils import nest_utils
+from alf.utils import dist_utils, nest_utils
 from alf.utils.common import flat
 from alf.utils.trusted_updater import TrustedUpdater
 
@@ -60,7 +60,7 @@ def squared_distance(one: Any, other: Any, outer_rank: int) -> tf.Tensor:
         distance = tf.math.squared_difference(one, other)
     elif isinstance(one, tfp.distributions.Categorical):
         # Logits are given up to a constant.
-        distance = tf.math.squared_difference(tf.nn.log_softmax(one.logits), tf.nn.log_softmax(other.logits))
+        distance = tf.math.squared_difference(dist_utils.log_probabilities(one), dist_utils.log_probabilities(other))
     elif isinstance(one, SquashToSpecNormal):
         return squared_distance(one.input_distribution, other.input_distribution, outer_rank)
     # Not its subclasses: a multivariate normal is one, of a normal without parameters.

@@ -171,6 +171,35 @@ def get_action_spec() -> Nest:
     return tensor_spec.from_spec(get_env().action_spec())
 
 
+@gin.configurable(module="alf.utils.common")
+def active_action_target_entropy(active_action_portion: float = 0.2, min_entropy: float = 0.3) -> float:
+    """A target entropy for the run's environment: that of a policy which takes a share of the discrete actions alike, nats.
+
+    Args:
+      active_action_portion: the share, in (0, 1].
+      min_entropy: the least target, of few actions.
+
+    Raises:
+      ValueError: the share is out of its range, or the action is not a single discrete one.
+    """
+    if not 0.0 < active_action_portion <= 1.0:
+        raise ValueError(
+            f"active_action_target_entropy.active_action_portion={active_action_portion} must be above 0 and at most 1."
+        )
+    spec = get_action_spec()
+    if tf.nest.is_nested(spec) or not spec.dtype.is_integer or spec.shape.num_elements() != 1:
+        raise ValueError(
+            f"active_action_target_entropy is for a single discrete action, got {spec}: give the target entropy as a number."
+        )
+    count = int(np.max(spec.maximum) - np.min(spec.minimum)) + 1
+    return max(math.log(count * active_action_portion), min_entropy)
+
+
+def only_true(**switches: bool) -> dict[str, Any]:
+    """Those that are true, to be passed on where a gin binding counts for the others."""
+    return {name: True for name, value in switches.items() if value}
+
+
 def is_bounded(low: Any, high: Any) -> bool:
     """Whether the bounds of a spec are those of a bounded space."""
     return bool((np.abs(low) < _UNBOUNDED).all() and (np.abs(high) < _UNBOUNDED).all())

@@ -287,6 +287,30 @@ def test_every_gradient_step_draws_its_own_random_numbers() -> None:
     assert len(algorithm.drawn) == len(set(algorithm.drawn)) == 3 * 2 * 2
 
 
+def test_every_row_of_a_scan_draws_its_own_random_numbers() -> None:
+    exp = tf.nest.map_structure(tf.transpose, _experience(2, 5, False))
+
+    def draw(now: Experience, state: Any) -> PolicyStep:
+        noise = tf.random.stateless_uniform([2], rng.next_seed())
+        return PolicyStep((), state + noise, noise)
+
+    @tf.function(autograph=False)
+    def traced(run: Any) -> Any:
+        with rng.scope(tf.constant([1, 2])):
+            return run(draw, exp._replace(step_type=tf.ones([5, 2], tf.int32)), tf.zeros([2]))
+
+    drawn = traced(minibatch.scan).numpy()
+    assert len(np.unique(drawn)) == drawn.size == 10
+    np.testing.assert_allclose(traced(minibatch.last_state), drawn.sum(0), rtol=1e-6)
+
+
+def test_few_of_the_functions_of_a_growing_memory_are_kept() -> None:
+    algorithm = DrawingAlgorithm(CountingEnvironment(2))
+    for rows in range(2, 14):
+        algorithm.train_from(_experience(rows, 2, False))
+    assert len(algorithm._volatile.functions) == 8
+
+
 def test_data_is_trained_on_once_unless_it_is_kept() -> None:
     algorithm = DrawingAlgorithm(CountingEnvironment(2))
     algorithm.set_exp_replayer("one_time", 2)

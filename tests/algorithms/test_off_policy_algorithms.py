@@ -377,6 +377,36 @@ def test_samples_too_short_for_the_targets_are_told_before_any_is_drawn(name: st
         algorithm.memory_uses({**sizes, "mini_batch_length": 3})
 
 
+def test_what_hands_out_everything_is_refused_for_samples_before_anything_is_collected() -> None:
+    algorithm = of_steps("dqn", 1)
+    sizes = {"mini_batch_size": 8, "mini_batch_length": 2, "whole_replay_buffer_training": False}
+    algorithm.set_exp_replayer("one_time", 2)
+    with pytest.raises(ValueError, match="hands out everything and cannot sample"):
+        algorithm.memory_uses(sizes)
+    assert algorithm.memory_uses({}) == {}
+
+
+@pytest.mark.parametrize("name", ["sac", "ddpg", "sarsa"])
+def test_an_optimizer_that_would_count_twice_is_refused(name: str) -> None:
+    one = adam(1e-3)
+    algorithm = make(name, *specs_of(environment(name)), actor_optimizer=one, critic_optimizer=one)
+    with pytest.raises(ValueError, match="one optimizer object is given for several sets of networks"):
+        algorithm.build_optimizers()
+
+
+@pytest.mark.parametrize("name", ["ddpg", "sarsa", "td3"])
+def test_nests_of_actions_are_refused_in_a_sentence(name: str) -> None:
+    obs, act = specs_of(environment(name))
+    with pytest.raises(ValueError, match=r"takes a single action, got \{.*use PPO"):
+        make(name, obs, {"a": act, "b": act})
+
+
+def test_a_binding_of_the_loss_counts_where_the_algorithm_says_nothing() -> None:
+    gin.bind_parameter("OneStepTDLoss.debug_summaries", True)
+    for name, more in (("ddpg", {"critic_loss": None}), ("sarsa", {})):
+        assert make(name, *specs_of(environment(name)), **more)._critic_loss._debug_summaries
+
+
 def in_shell(shell: str, name: str) -> Any:
     specs = specs_of(environment(name))
     inside = lambda **kwargs: make(name, *specs)  # noqa: E731

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms import minibatch
 from alf.algorithms.critic_algorithm import NetworkStates
 from alf.algorithms.ddpg_algorithm import DdpgInfo
 from alf.algorithms.one_step_loss import OneStepTDLoss
@@ -311,6 +312,15 @@ def test_sarsa_judges_by_the_action_that_was_taken_next() -> None:
     np.testing.assert_array_equal(noted[:, :-1], batch.action.numpy()[:, 1:-1])
     own = _actor(algorithm._actor_network, batch.observation.numpy()[:, -1].astype(np.float64))
     np.testing.assert_allclose(noted[:, -1], own, rtol=1e-4, atol=1e-5)
+
+
+def test_sarsa_on_samples_judges_by_the_action_of_the_last_row() -> None:
+    algorithm = make("sarsa", OBS, BOX, GAMMA, layers=None)
+    batch = tf.nest.map_structure(lambda x: tf.transpose(x, [1, 0, *range(2, x.shape.rank)]), experience(BOX))
+    batch = batch._replace(policy_version=batch.step_type)
+    rows, extended = minibatch.with_last_row(batch, algorithm.preprocess_experience)
+    assert extended
+    np.testing.assert_array_equal(rows.rollout_info.next_action[:, :-1], batch.action[:, 1:])
 
 
 @pytest.mark.parametrize("n", STEPS[:3])

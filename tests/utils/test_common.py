@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import math
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from tf_agents.specs import BoundedTensorSpec
 
 from alf.algorithms.curiosity import Transition
 from alf.data_structures import PolicyStep
@@ -33,6 +35,26 @@ def test_a_packer_does_what_tensorflow_does(structure: Any) -> None:
     given = packer(structure)(flat)
     assert given == expected
     assert type(given) is type(expected)
+
+
+class _Choices:
+    """What `get_action_spec` asks: an environment with so many choices."""
+
+    def __init__(self, spec: Any) -> None:
+        self.action_spec = lambda: spec
+
+
+def test_the_target_entropy_of_a_share_of_the_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = common.active_action_target_entropy
+    monkeypatch.setattr(common, "get_env", lambda: _Choices(BoundedTensorSpec([], tf.int64, 0, 17)))
+    assert target() == pytest.approx(math.log(0.2 * 18))
+    assert target(0.5) == pytest.approx(math.log(9))
+    assert target(1 / 18) == 0.3
+    with pytest.raises(ValueError, match=r"active_action_portion=0\.0 must be above 0 and at most 1"):
+        target(0.0)
+    monkeypatch.setattr(common, "get_env", lambda: _Choices(BoundedTensorSpec([2], tf.float32, -1, 1)))
+    with pytest.raises(ValueError, match="is for a single discrete action"):
+        target()
 
 
 @pytest.mark.parametrize(

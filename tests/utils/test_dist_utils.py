@@ -171,6 +171,21 @@ def test_masked_categorical_keeps_its_mask():
     np.testing.assert_allclose(log_prob, [math.log(0.5)] * 4, rtol=1e-5)
 
 
+def test_actions_forbidden_by_an_infinite_logit_spoil_nothing():
+    logits = tf.Variable([[0.0, 1.0, -math.inf], [-math.inf, 0.0, -math.inf]])
+    action = tf.constant([1, 1])
+    with tf.GradientTape(persistent=True) as tape:
+        dist = tfd.Categorical(logits=logits)
+        ours = dist_utils.compute_log_probability(dist, action, 1), dist_utils.compute_entropy(dist, 1)[1]
+        unlikely = tfd.Categorical(logits=tf.maximum(logits, -1e4))
+        theirs = unlikely.log_prob(action), unlikely.entropy()
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+        gradient = tape.gradient(a, logits)
+        assert np.isfinite(gradient).all()
+        np.testing.assert_allclose(gradient, tape.gradient(b, logits), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_samples_have_shape_dtype_and_follow_the_seed(name):
     make, spec = CASES[name]
