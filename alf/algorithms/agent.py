@@ -386,8 +386,8 @@ class Agent(OffPolicyAlgorithm):
         recorded = experience.rollout_info.goal_generator.reward
         if isinstance(recorded, tuple) or experience.bootstrap == ():
             return recorded
-        time_step, state = experience.bootstrap
-        state = reset_state_at_first(part(state, "goal_generator"), time_step.step_type)
+        time_step = experience.bootstrap.time_step
+        state = reset_state_at_first(part(experience.bootstrap.state, "goal_generator"), time_step.step_type)
         last = generator.rollout(self._normalized(time_step), state, OFF_POLICY_TRAINING).info.reward
         return tf.concat([recorded, last[:, tf.newaxis]], 1)
 
