@@ -19,7 +19,8 @@ _tfd = tfp.distributions
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 # The float32 below 1: an action on its bound has no finite pre-image.
 _MAX_TANH = 0.99999997
-# Below the logits of masks, -1e10; squares of it are finite.
+# In the place of -inf, by which a network may forbid an action: 0 * -inf is NaN. Below the logits of masks, -1e10, and with
+# a finite square.
 _LEAST_LOG_PROB = -1e12
 
 
@@ -91,18 +92,16 @@ def _normal_entropy(normal: _Normal, seed: tf.Tensor | None) -> tf.Tensor:
     return sum_event(entropy, normal.event_ndims)
 
 
-def _log_softmax(logits: tf.Tensor) -> tf.Tensor:
-    # A logit of -inf, by which a network may forbid an action, must not become 0 * -inf.
-    return tf.maximum(tf.nn.log_softmax(logits), _LEAST_LOG_PROB)
-
-
 def _categorical_log_prob(log_probs: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
     # One-hot rather than gather: the gradient of a batched gather is a scatter with a dozen shape operations.
-    return tf.reduce_sum(tf.one_hot(action, log_probs.shape[-1], dtype=log_probs.dtype) * log_probs, -1)
+    chosen = tf.one_hot(action, log_probs.shape[-1], dtype=log_probs.dtype)
+    return tf.reduce_sum(tf.math.multiply_no_nan(log_probs, chosen), -1)
 
 
 def _categorical_entropy(log_probs: tf.Tensor) -> tf.Tensor:
-    return -tf.reduce_sum(tf.exp(log_probs) * log_probs, -1)
+    # What the gradient of the second factor would add sums up to zero over the actions, whose probabilities sum up to one.
+    factor = tf.stop_gradient(tf.maximum(log_probs, _LEAST_LOG_PROB))
+    return -tf.reduce_sum(tf.exp(log_probs) * factor, -1)
 
 
 def needs_seed(dist: Any) -> bool:
@@ -114,7 +113,7 @@ def log_prob(dist: Any, action: tf.Tensor) -> tf.Tensor:
     """The log-probability (density) of `action`."""
     logits = _logits(dist)
     if logits is not None:
-        return _categorical_log_prob(_log_softmax(logits), action)
+        return _categorical_log_prob(tf.nn.log_softmax(logits), action)
     normal = _normal(dist)
     return dist.log_prob(action) if normal is None else _normal_log_prob(normal, action)
 
@@ -128,7 +127,7 @@ def entropy(dist: Any, seed: tf.Tensor | None = None) -> tf.Tensor | None:
     """
     logits = _logits(dist)
     if logits is not None:
-        return _categorical_entropy(_log_softmax(logits))
+        return _categorical_entropy(tf.nn.log_softmax(logits))
     normal = _normal(dist)
     if normal is not None:
         return _normal_entropy(normal, seed)
@@ -145,7 +144,7 @@ def log_prob_and_entropy(
     logits = _logits(dist)
     if logits is None:
         return log_prob(dist, action), entropy(dist, seed)
-    log_probs = _log_softmax(logits)
+    log_probs = tf.nn.log_softmax(logits)
     return _categorical_log_prob(log_probs, action), _categorical_entropy(log_probs)
 
 
@@ -189,7 +188,7 @@ def sample_with_log_prob(dist: Any, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def log_probs(dist: Any) -> tf.Tensor:
     """The log-probabilities of all values of a categorical distribution, [batch shape, number of values]."""
     logits = _logits(dist)
-    return _log_softmax(dist.logits_parameter() if logits is None else logits)
+    return tf.maximum(tf.nn.log_softmax(dist.logits_parameter() if logits is None else logits), _LEAST_LOG_PROB)
 
 
 def mode(dist: Any) -> tf.Tensor:
