@@ -89,10 +89,9 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
         self._actor_field = actor_field
         self._actor_network = actor
         self._value_network = value
-        made = (
-            loss_class(action_spec=action_spec, **only_true(debug_summaries=debug_summaries)) if loss is None else loss
-        )
-        self._loss = made
+        self._loss = loss
+        if loss is None:
+            self._loss = loss_class(action_spec=action_spec, **only_true(debug_summaries=debug_summaries))
         self._check_loss()
 
     def _check_loss(self) -> None:

@@ -38,7 +38,7 @@ def check(*without_effect: flags.FlagHolder) -> None:
         raise command_line.UsageError(
             f"--checkpoint={CHECKPOINT.value} and --checkpoint_name={CHECKPOINT_NAME.value} mean the same: give one."
         )
-    command_line.refuse(without_effect, "this command does nothing that it is about")
+    command_line.refuse(without_effect, "the command, called like this, does not use it")
 
 
 def checkpoint() -> str:
