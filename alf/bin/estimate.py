@@ -108,7 +108,8 @@ def main(argv: Sequence[str]) -> int:
 
     def body() -> None:
         root_dir = command_line.root_dir(argv)
-        policy_flags.check(*policy_flags.OF_EPISODES)
+        policy_flags.check()
+        command_line.refuse(policy_flags.OF_EPISODES, "nothing is played")
         command_line.has_suffix(output_flag.OUTPUT, ".json")
         dataset = _DATASET.value
         if not dataset:

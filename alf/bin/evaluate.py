@@ -213,7 +213,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_flags() -> None:
-    policy_flags.check(*(() if _WATCH.value else (policy_flags.MAX_WAIT_SECS,)))
+    policy_flags.check()
+    if not _WATCH.value:
+        command_line.refuse((policy_flags.MAX_WAIT_SECS,), "only --watch waits")
     command_line.at_least(parallel_flag.PARALLEL, 1)
     command_line.at_least(_STEPS, 0)
     command_line.has_suffix(output_flag.OUTPUT, ".jsonl" if _WATCH.value else ".json")

@@ -108,7 +108,8 @@ def main(argv: Sequence[str]) -> int:
         export_dir = os.path.expanduser(_EXPORT_DIR.value)
         if os.path.isfile(export_dir):
             raise command_line.UsageError(f"--export_dir={export_dir} is a file: give a directory.")
-        policy_flags.check(*policy_flags.OF_EPISODES)
+        policy_flags.check()
+        command_line.refuse(policy_flags.OF_EPISODES, "nothing is played")
         which = policy_flags.checkpoint()
         command_line.check_directory(root_dir)
         command_line.make_directory(os.path.dirname(os.path.abspath(export_dir)), "The place of --export_dir")

@@ -219,7 +219,9 @@ def main(argv: Sequence[str]) -> int:
 
     def body() -> None:
         root_dir = command_line.root_dir(argv)
-        policy_flags.check(*(() if _FOLLOW.value else (policy_flags.MAX_WAIT_SECS,)))
+        policy_flags.check()
+        if not _FOLLOW.value:
+            command_line.refuse((policy_flags.MAX_WAIT_SECS,), "only --follow waits")
         which = policy_flags.checkpoint()
         if _FOLLOW.value and which != "latest":
             raise command_line.UsageError(f"--follow plays what is newest: leave --checkpoint={which} out.")

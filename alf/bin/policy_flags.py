@@ -22,14 +22,11 @@ MAX_WAIT_SECS = flags.DEFINE_float(
 OF_EPISODES = (NUM_EPISODES, RECORD_FILE, RANDOM_SEED, MAX_WAIT_SECS)
 
 
-def check(*without_effect: flags.FlagHolder) -> None:
+def check() -> None:
     """Checks the values of these flags.
 
-    Args:
-      without_effect: those that the command does not use.
-
     Raises:
-      UsageError: one cannot be used, or is given in vain.
+      UsageError: one cannot be used.
     """
     command_line.has_suffix(RECORD_FILE, *SUFFIXES)
     command_line.at_least(NUM_EPISODES, 1)
@@ -38,7 +35,6 @@ def check(*without_effect: flags.FlagHolder) -> None:
         raise command_line.UsageError(
             f"--checkpoint={CHECKPOINT.value} and --checkpoint_name={CHECKPOINT_NAME.value} mean the same: give one."
         )
-    command_line.refuse(without_effect, "the command, called like this, does not use it")
 
 
 def checkpoint() -> str:

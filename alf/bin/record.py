@@ -81,7 +81,9 @@ def main(argv: Sequence[str]) -> int:
 
     def body() -> None:
         root_dir = command_line.root_dir(argv)
-        policy_flags.check(policy_flags.RECORD_FILE, policy_flags.MAX_WAIT_SECS)
+        policy_flags.check()
+        unused = (policy_flags.RECORD_FILE, policy_flags.MAX_WAIT_SECS)
+        command_line.refuse(unused, "episodes of one checkpoint are written to --output")
         command_line.at_least(parallel_flag.PARALLEL, 1)
         if not output_flag.OUTPUT.value:
             raise command_line.UsageError("--output is missing: give the file to write, e.g. --output=episodes.npz.")

@@ -122,7 +122,8 @@ def left_out(root: Any, path: str, acts_only: bool = False) -> tuple[list[str], 
     left = {key: place for key, place in objects.variables(top).items() if key not in taken}
     if acts_only:
         for node in _standing_for(lambda thing: isinstance(thing, _OPTIMIZERS), root, objects, top):
-            left = {key: place for key, place in left.items() if key not in objects.variables(node)}
+            learning = objects.variables(node)
+            left = {key: place for key, place in left.items() if key not in learning}
     inside: set[str] = set()
     if left:
         for node in _standing_for(lambda thing: isinstance(thing, tf.keras.layers.Layer), root, objects, top):
