@@ -249,13 +249,14 @@ def at_least(flag: flags.FlagHolder, least: float) -> None:
 
 
 def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
-    """Checks the name of a file to be written, and makes its directory.
+    """Checks the name of a file to be written, where `~` is the home folder, and makes its directory.
 
     Raises:
       UsageError: it ends in none of `suffixes`, or cannot be there.
     """
     if not flag.value:
         return
+    flags.FLAGS[flag.name].value = os.path.expanduser(flag.value)
     if not flag.value.lower().endswith(suffixes):
         raise UsageError(f"--{flag.name}={flag.value} must end in {' or '.join(suffixes)}.")
     if os.path.isdir(flag.value):

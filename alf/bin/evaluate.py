@@ -48,6 +48,9 @@ flags.adopt_module_key_flags(behavior_flag)
 MODES = {"deterministic": 0.0, "stochastic": 1.0}
 FORMAT = 1
 
+# Its step, and when it was written: an ISO 8601 time, None where a file of results does not tell.
+Checkpoint = tuple[int, str | None]
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -123,8 +126,14 @@ def _evaluate_mode(plan: Plan, algorithm: Any, mode: str) -> dict[str, Any]:
     return {**result, "steps": episodes.steps, "seconds": round(time.monotonic() - began, 3)}
 
 
-def report(root_dir: str, restored: trained.Restored, plan: Plan, results: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The JSON result of one checkpoint."""
+def report(
+    root_dir: str,
+    restored: trained.Restored,
+    plan: Plan,
+    results: dict[str, dict[str, Any]],
+    created: str | None = None,
+) -> dict[str, Any]:
+    """The JSON result of one checkpoint; `created` is when it was written, where that is known."""
     from alf.trainers.run_facts import versions
 
     return {
@@ -133,6 +142,7 @@ def report(root_dir: str, restored: trained.Restored, plan: Plan, results: dict[
         "checkpoint": restored.name,
         "step": restored.step,
         "path": restored.path,
+        "created": created,
         "random_seed": plan.random_seed,
         "success_threshold": plan.success_threshold,
         "num_parallel_environments": min(plan.batch_size, plan.num_episodes),
@@ -146,7 +156,7 @@ def watch(
     root_dir: str,
     algorithm: Any,
     plan: Plan,
-    done: Collection[int],
+    done: Collection[Checkpoint],
     write: Callable[[dict[str, Any]], None],
     poll_secs: float = 1.0,
     max_wait_secs: float = 0.0,
@@ -158,7 +168,7 @@ def watch(
       root_dir: of the run, which may be training.
       algorithm: as trained.
       plan: how to evaluate.
-      done: steps of checkpoints that are left out.
+      done: checkpoints that are left out.
       write: called with the report of each.
       poll_secs: between two looks for a new checkpoint.
       max_wait_secs: the longest wait for one; 0 sets no limit.
@@ -167,21 +177,22 @@ def watch(
     Returns:
       how many checkpoints were evaluated.
     """
-    seen, evaluated, steps = set(done), 0, 0
+    seen: set[Checkpoint] = set(done)
+    evaluated = steps = 0
 
     def unseen(index: Any) -> Any:
-        return next((record for record in index.records() if record.step not in seen), None)
+        return next((r for r in index.records() if not {(r.step, r.created), (r.step, None)} & seen), None)
 
     try:
         while (record := trained.wait_for(root_dir, unseen, poll_secs, max_wait_secs)) is not None:
-            seen.add(record.step)
+            seen.add((record.step, record.created))
             restored = trained.restore_listed(root_dir, algorithm, record.name)
             if restored is None:
                 continue
             trained.replace_behaviors(algorithm, plan.behavior_from)
             named = marked(plan.record_file, restored.name) if plan.record_file else None
             results = evaluate(dataclasses.replace(plan, record_file=named), algorithm)
-            write(report(root_dir, restored, plan, results))
+            write(report(root_dir, restored, plan, results, record.created))
             evaluated += 1
             steps += sum(result["steps"] for result in results.values())
             if max_steps and steps >= max_steps:
@@ -255,11 +266,14 @@ def _evaluate_by_flags(root_dir: str) -> None:
     watch(root_dir, algorithm, plan, done, _write, max_wait_secs=wait, max_steps=_STEPS.value)
 
 
-def _evaluated(output: str, root_dir: str) -> set[int]:
-    """Steps of the checkpoints of a run that a file of results, which may be of several runs, has already."""
+def _evaluated(output: str, root_dir: str) -> set[Checkpoint]:
+    """The checkpoints of a run that a file of results, which may be of several runs, has already.
+
+    A run that took the place of another in its directory writes other checkpoints at the same steps.
+    """
     directory = os.path.abspath(root_dir)
     mine = (line for line in output_flag.read_lines(output) if os.path.abspath(str(line.get("root_dir"))) == directory)
-    return {step for line in mine if isinstance(step := line.get("step"), int)}
+    return {(step, line.get("created")) for line in mine if isinstance(step := line.get("step"), int)}
 
 
 def _plan(root_dir: str) -> Plan:

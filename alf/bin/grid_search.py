@@ -72,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
         command_line.at_least(_WORKERS, 1)
         command_line.set_up_logging()
         search = read_search(_CONFIG.value)
+        _check_seed_is_free(search)
         search = dataclasses.replace(
             search, repeats=_REPEATS.value or search.repeats, workers=_WORKERS.value or search.workers
         )
@@ -89,6 +90,16 @@ def main(argv: Sequence[str]) -> int:
 
 def _what() -> dict[str, list[str]]:
     return {"gin_files": list(command_line.GIN_FILE.value), "bindings": command_line.bindings()}
+
+
+def _check_seed_is_free(search: Search) -> None:
+    names = [*search.settings[0], *(binding.partition("=")[0].strip() for binding in command_line.bindings())]
+    for name in names:
+        if re.fullmatch(r"([\w./]*[./])?TrainerConfig\.random_seed", name):
+            raise UsageError(
+                f"{name} cannot be set here: each run's seed follows from the search's 'seed' and the number of its repeat. "
+                "Leave it out, and give --repeats for runs with several seeds."
+            )
 
 
 def check_plan(root_dir: str, search: Search, what: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -16,6 +17,10 @@ from alf.bin.run_view import state_of
 _T = TypeVar("_T")
 # States of a run that somebody must resume before it saves again.
 _STOPPED = {"failed": "has failed", "interrupted": "was interrupted", "killed": "was killed"}
+
+
+# What names a checkpoint of the run, whatever lies in the working directory.
+_NAMED = re.compile(r"latest|periodic|best|final|(ckpt-)?[0-9]+")
 
 
 class Restored(NamedTuple):
@@ -91,7 +96,7 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
     from alf.trainers.run_index import CHECKPOINT_DIR
 
     which = os.path.expanduser(which)
-    if os.path.isdir(which):
+    if os.path.isdir(which) and not _NAMED.fullmatch(which):
         which = os.path.join(which, "")  # a path, not a name
     checkpointer = Checkpointer(os.path.join(root_dir, CHECKPOINT_DIR), {"algorithm": algorithm}, acts_only=True)
     path = checkpointer.restore(which)

@@ -110,31 +110,37 @@ class SuccessRate(TargetCondition):
 class MeanReturn(TargetCondition):
     """Ends the run when the mean return of an evaluation is high enough."""
 
-    def __init__(self, target: float | Mapping[str, float], episodes: int = 1) -> None:
+    def __init__(self, target: float | Mapping[str, float], episodes: int | None = None) -> None:
         """Creates the condition.
 
         Args:
           target: mean return, as the environment gives rewards; any number, 0 too. Or one for each of several behaviors, of
             the episodes of their agents, all to be reached.
-          episodes: the mean is over the last so many episodes of evaluations, those of earlier ones too.
+          episodes: the mean is over the last so many episodes of evaluations, those of earlier ones too; None means over all
+            of the last evaluation.
 
         Raises:
           ValueError: an argument is out of range.
         """
         numbers_of("MeanReturn.target", target)
-        if episodes < 1:
+        if episodes is not None and episodes < 1:
             raise ValueError(f"MeanReturn.episodes={episodes} must be at least 1.")
         super().__init__("MeanReturn.target", target)
         self._episodes = episodes
 
     def _reached(self, evaluations: Sequence[Outcome], target: float) -> str | None:
-        returns = [value for evaluation in evaluations for value in evaluation.returns][-self._episodes :]
-        if _last(evaluations) is None or len(returns) < self._episodes:
+        last = _last(evaluations)
+        if last is None:
             return None
-        mean = sum(returns) / len(returns)
+        mean, over = last.average_return, last.episodes
+        if self._episodes is not None:
+            returns = [value for evaluation in evaluations for value in evaluation.returns][-self._episodes :]
+            if len(returns) < self._episodes:
+                return None
+            mean, over = sum(returns) / len(returns), len(returns)
         if not mean >= target:
             return None
-        return f"the mean return of {len(returns)} evaluation episodes is {mean:.6g}, at least {target:g}"
+        return f"the mean return of {over} evaluation episodes is {mean:.6g}, at least {target:g}"
 
 
 @gin.configurable(module="alf")

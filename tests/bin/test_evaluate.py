@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import threading
@@ -147,6 +148,39 @@ def test_runs_may_share_a_file_of_results(trained, tmp_path):
         assert _evaluate(tmp_path / name, "--watch", "--num_episodes=1", "--deterministic", f"--output={path}") == 0
     found = [(line["root_dir"], line["step"]) for line in read_lines(path)]
     assert found == [(str(tmp_path / name), 1) for name in ("a", "b")]
+
+
+def test_a_worker_evaluates_a_run_that_took_the_place_of_another(trained, tmp_path):
+    run, path = tmp_path / "run", tmp_path / "e.jsonl"
+    copy_run(trained, run, 1, status="finished")
+    watch = ("--watch", "--num_episodes=1", "--deterministic", f"--output={path}")
+    assert _evaluate(run, *watch) == 0
+    index = RunIndex.load(str(run))
+    index.add(dataclasses.replace(index.find("1"), created="2001-02-03T04:05:06"))
+    index.save()
+    assert _evaluate(run, *watch) == 0
+    assert [line["created"] == "2001-02-03T04:05:06" for line in read_lines(path)] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["latest", "2", "ckpt-2"])
+def test_names_are_of_checkpoints_of_the_run_wherever_one_stands(trained, tmp_path, monkeypatch, name):
+    """A folder of that name in the working directory, such as a link to the last run, is another matter."""
+    copy_run(trained, tmp_path / name, 1, status="finished")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "r.json"
+    given = () if name == "latest" else (f"--checkpoint={name}",)
+    assert _evaluate(trained, "--num_episodes=1", "--deterministic", f"--output={path}", *given) == 0
+    assert json.loads(path.read_text())["path"].startswith(str(trained))
+    assert _evaluate(trained, "--num_episodes=1", "--deterministic", f"--output={path}", f"--checkpoint=./{name}") == 0
+    assert json.loads(path.read_text())["checkpoint"] == "ckpt-1"
+
+
+def test_a_result_may_be_put_into_the_home_folder(trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert _evaluate(trained, "--num_episodes=1", "--deterministic", "--output=~/r.json") == 0
+    assert (tmp_path / "home" / "r.json").is_file()
+    assert [p.name for p in tmp_path.iterdir()] == ["home"]
 
 
 def test_a_worker_leaves_when_a_stop_condition_ends_the_run(trained, tmp_path, logged):

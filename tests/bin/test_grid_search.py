@@ -449,6 +449,21 @@ def test_gpus_and_seeds_reach_the_runs(tmp_path, monkeypatch, logged):
     assert not any("--use_cpu" in command for command, _ in started)
 
 
+@pytest.mark.parametrize("where", ["search", "binding"])
+def test_a_seed_cannot_be_searched(tmp_path, logged, where):
+    """Each run has one of its own, which would win: the settings would be the same run over and over."""
+    name = "TrainerConfig.random_seed"
+    config = _config(tmp_path, parameters={name: [1, 2]} if where == "search" else {"A.x": [1]})
+    more = [] if where == "search" else [f"--gin_param=alf.trainers.config.{name} = 7"]
+    assert (
+        run_here(
+            grid_search.main, f"--root_dir={tmp_path}/s", *more, "--gin_file=ppo_cart_pole", f"--search_config={config}"
+        )
+        == 2
+    )
+    assert any(f"{name} cannot be set here" in line for line in logged)
+
+
 def test_mistakes_are_told_in_a_sentence(tmp_path, logged):
     config = _config(tmp_path, parameters={"A.x": [1]})
     root = f"--root_dir={tmp_path}/s"

@@ -45,6 +45,9 @@ def test_success_rate():
 
 def test_mean_return():
     assert MeanReturn(2.0)(_run([2.0])) == "the mean return of 1 evaluation episodes is 2, at least 2"
+    # Of all episodes of the last evaluation: in the order of their ends, the last of some in parallel is a long one.
+    assert MeanReturn(5.5)(_run([1.0, 9.0])) is None
+    assert MeanReturn(5.0)(_run([1.0], [1.0, 9.0])) == "the mean return of 2 evaluation episodes is 5, at least 5"
     assert MeanReturn(2.1, 2)(_run([9.0, 1.0, 3.0])) is None
     assert MeanReturn(0.0)(_run([-0.1])) is None
     assert MeanReturn(0.0)(_run([0.0])) is not None
