@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 
 from absl import logging
 
@@ -13,7 +15,7 @@ from alf.metrics.writers import STEP
 
 
 class AgentLog:
-    """Writes `agents.csv`, for one thread at a time; the file appears with the first row.
+    """Writes `agents.csv`; the file appears with the first row.
 
     Columns: `agent`, which counts the rows, what `at` was told last, the environment (`thread`, `row`), `behavior`, `slot`,
     `length`, `return`, and `cut`, 1 where the end of the environment's episode was what ended the agent's.
@@ -24,10 +26,11 @@ class AgentLog:
 
         Args:
           directory: of the file.
-          flush_every: rows that may be held back; the rest is written at `close`.
+          flush_every: rows that may be held back until the next `flush`.
         """
         self._file = CsvFile(os.path.join(directory, "agents.csv"))
         self._flush_every = flush_every
+        self._lock = threading.Lock()
         self._agents, self._unflushed = 0, 0
         self._now: Mapping[str, Value] = {}
         self._warned = False
@@ -43,7 +46,7 @@ class AgentLog:
     def write(self, behavior: str, thread: int, ended: Ended) -> None:
         """Adds rows: a listener of `AgentEpisodes`. What a full disk keeps from being written is missing."""
         now = self._now
-        try:
+        with self._lock, self._told():
             for row, slot, total, length, cut in zip(*(x.tolist() for x in ended), strict=True):
                 self._agents += 1
                 self._file.append(
@@ -61,19 +64,28 @@ class AgentLog:
                 )
             self._unflushed += len(ended.row)
             if self._unflushed >= self._flush_every:
-                self._unflushed = 0
-                self._file.flush()
-        except OSError as e:
-            self._warn(e)
+                self._flush()
+
+    def flush(self) -> None:
+        """Hands all rows to the operating system."""
+        with self._lock, self._told():
+            self._flush()
 
     def close(self) -> None:
         """Writes what is held back; may be called any number of times."""
-        try:
+        with self._lock, self._told():
             self._file.close()
-        except OSError as e:
-            self._warn(e)
 
-    def _warn(self, error: OSError) -> None:
-        if not self._warned:
-            logging.warning("%s cannot be written, and episodes are missing there: %s", self._file.path, error)
-        self._warned = True
+    def _flush(self) -> None:
+        self._unflushed = 0
+        self._file.flush()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Warns once of a file that cannot be written."""
+        try:
+            yield
+        except OSError as e:
+            if not self._warned:
+                logging.warning("%s cannot be written, and episodes are missing there: %s", self._file.path, e)
+            self._warned = True

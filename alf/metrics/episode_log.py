@@ -130,7 +130,7 @@ class EpisodeLog:
 
         Args:
           directory: of `episodes.csv`.
-          flush_every: rows that may be held back; the rest is written at `close`.
+          flush_every: rows that may be held back until the next `flush`.
           discount: of `discounted_return`.
           trace_every: of every so many episodes of the first row of the first environment, all steps are written, to
             `episodes/<episode>.csv`; 0 writes none.
@@ -279,6 +279,15 @@ class EpisodeLog:
             file.close()
         except OSError as e:
             self._warn(e)
+
+    def flush(self) -> None:
+        """Hands all rows to the operating system."""
+        with self._lock:
+            try:
+                self._flush()
+            except OSError as e:
+                self._warn(e)
+        self.agents.flush()
 
     def close(self) -> None:
         """Writes what is held back; may be called any number of times."""

@@ -27,8 +27,9 @@ class Histogram:
         self.count = 0
         self.minimum = math.inf
         self.maximum = -math.inf
-        self._sum = 0.0
-        self._squares = 0.0
+        # Running moments, as Welford has them (1962): a sum of squares loses the deviation of large values.
+        self._mean = 0.0
+        self._deviations = 0.0
         self._buckets: dict[tuple[float, float], int] = {}
 
     @classmethod
@@ -50,17 +51,17 @@ class Histogram:
     def _take(self, value: float, count: int, bucket: tuple[float, float]) -> None:
         self.count += count
         self.minimum, self.maximum = min(self.minimum, value), max(self.maximum, value)
-        self._sum += value * count
-        self._squares += value * value * count
+        before = value - self._mean
+        self._mean += before * count / self.count
+        self._deviations += before * (value - self._mean) * count
         self._buckets[bucket] = self._buckets.get(bucket, 0) + count
 
     def summary(self) -> dict[str, float]:
         """`mean`, `std`, `min`, `max` of the values; nothing without any."""
         if not self.count:
             return {}
-        mean = self._sum / self.count
-        variance = max(0.0, self._squares / self.count - mean * mean)
-        return {"mean": mean, "std": math.sqrt(variance), "min": self.minimum, "max": self.maximum}
+        std = math.sqrt(self._deviations / self.count)
+        return {"mean": self._mean, "std": std, "min": self.minimum, "max": self.maximum}
 
     def proto(self) -> tf.compat.v1.HistogramProto:
         """For TensorBoard."""
@@ -77,8 +78,8 @@ class Histogram:
             min=self.minimum,
             max=self.maximum,
             num=self.count,
-            sum=self._sum,
-            sum_squares=self._squares,
+            sum=self._mean * self.count,
+            sum_squares=self._deviations + self._mean**2 * self.count,
             bucket_limit=limits,
             bucket=counts,
         )

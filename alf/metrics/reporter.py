@@ -25,7 +25,7 @@ from alf.metrics.summary_writer import SummaryWriter
 from alf.metrics.tables import Value, finite
 from alf.metrics.time_shares import Timings, shares
 from alf.metrics.user_stats import Aggregation, UserStats
-from alf.metrics.writers import STEP, Row, Writer, make_writers
+from alf.metrics.writers import AXES, STEP, Row, Writer, make_writers
 
 # Driver statistics that tell how old the acting weights were.
 _STALENESS = ("lag_mean", "lag_max", "dropped_steps", "policy_version")
@@ -110,7 +110,14 @@ class StatsReporter:
         how: Aggregation | str = Aggregation.AVERAGE,
         source: int | str | None = None,
     ) -> None:
-        """Adds a value of a statistic of your own to the next summary; arguments and errors as in `UserStats.add`."""
+        """Adds a value of a statistic of your own to the next summary; arguments and errors as in `UserStats.add`.
+
+        Raises:
+          ValueError: also where the name is that of an x axis.
+        """
+        name = " ".join(name.split())  # As a table's header is read.
+        if name in AXES:
+            raise ValueError(f"A statistic cannot be called {name!r}, which is an x axis of every summary: rename it.")
         self._user.add(name, value, how, source)
 
     def register_signal(self, name: str, per_step: PerStep | None = None) -> Signal:
@@ -138,13 +145,13 @@ class StatsReporter:
 
     # ---- rows ----
 
-    def resume(self, step: int) -> None:
+    def resume(self, step: int, seconds: float = 0.0) -> None:
         """Goes on after a global step: what was written above it is removed, so that every x axis grows on.
 
         Args:
           step: the global step that the run resumes from; 0 starts anew.
+          seconds: that the run took at least so far; tables may tell of more, TensorBoard's files tell none.
         """
-        seconds = 0.0
         for writer in self._writers:
             last = self._try(writer, lambda w: w.resume(step)) or {}
             seconds = max(seconds, finite(last.get("seconds")))
@@ -260,6 +267,8 @@ class StatsReporter:
         self._held, self._flushed_at = 0, time.monotonic()
         for writer in self._writers:
             self._try(writer, lambda w: w.flush())
+        if self._episodes is not None:
+            self._episodes.flush()
 
     def _try(self, writer: Writer, action: Callable[[Writer], Any]) -> Any:
         """Does something with a writer. What a full disk keeps from being written is missing, and training goes on."""

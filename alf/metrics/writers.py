@@ -13,6 +13,8 @@ from alf.metrics.tables import CsvFile, JsonLinesFile, RowFile, Value
 
 # The axis that rows are ordered by, and cut at.
 STEP = "global_step"
+# Columns of x values; of `Row.axes`.
+AXES = (STEP, "iteration", "env_steps", "episodes", "seconds", "wall_time")
 
 
 class Row(NamedTuple):

@@ -133,18 +133,20 @@ class EpisodeRecorder:
         self._owes[row] = self._wanted[row] > 0
 
     def result(self, step: int) -> Evaluation:
-        """What the episodes so far came to; successes count as none where nothing tells of them."""
+        """What the episodes so far came to; the success rate is NaN where nothing tells of successes."""
         behaviors = () if self.agents is None else self.agents.result()
         if not self.returns:
             none = Evaluation(0, math.nan, math.nan, math.nan, math.nan, self.steps, (), step)
             return none._replace(behaviors=behaviors)
         rates = [b.success_rate for b in behaviors if b.name in self._by_behavior]
+        if not rates and self._told:
+            rates = [float(np.mean(self.succeeded))]
         return Evaluation(
             len(self.returns),
             float(np.mean(self.returns)),
             float(np.std(self.returns)),
             float(np.mean(self.lengths)),
-            float(np.min(rates)) if rates else float(np.mean(self.succeeded)),
+            float(np.min(rates)) if rates else math.nan,
             self.steps,
             tuple(self.returns),
             step,

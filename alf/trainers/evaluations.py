@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import deque
@@ -276,13 +277,14 @@ def _tell(result: Evaluation, iteration: int, beside: bool) -> None:
     if not result.episodes:
         logging.warning("%s: no episode has ended in %d env steps.", where, result.environment_steps)
         return
+    success = "" if math.isnan(result.success_rate) else f", success rate {result.success_rate:.2f}"
     logging.info(
-        "%s: return %.2f ± %.2f over %d episodes, success rate %.2f.",
+        "%s: return %.2f ± %.2f over %d episodes%s.",
         where,
         result.average_return,
         result.std_return,
         result.episodes,
-        result.success_rate,
+        success,
     )
     for b in result.behaviors:
         logging.info("%s: %s", b.name, told(b))

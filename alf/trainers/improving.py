@@ -181,7 +181,7 @@ class Improver(abc.ABC):
         return int(self._counters[self.phase].of(EnvironmentEpisodes).value)
 
     def get_success_rate(self) -> float | None:
-        """Share of successes in the last evaluation, in [0, 1]; None before one, NaN when none of its episodes ended."""
+        """Share of successes in the last evaluation, in [0, 1]; None before one, NaN where no episode ended or nothing tells."""
         last = self._evaluations.history.last
         return None if last is None else last.success_rate
 

@@ -374,6 +374,7 @@ class Trainer(Improver):
         if self._streams_over and not self._ended:
             self._begin_new_streams()
         super()._begin()
+        self._report.enter("heatup" if self.phase is Phase.HEATUP else "training")
 
     def _start(self) -> None:
         self._report.start()
@@ -451,6 +452,7 @@ class Trainer(Improver):
         return metrics
 
     def _save(self, kinds: Sequence[str] = ()) -> None:
+        self.reporter.flush()  # so that after a kill no table lacks what the checkpoint counts
         self._saver.save(kinds, *self._reward())
 
     def _reward(self) -> tuple[float, int] | tuple[()]:
@@ -470,8 +472,7 @@ class Trainer(Improver):
             self._report.summarize()  # Before the last save, whose time is none of the training's.
             self._saver.save_now(("final",), *self._reward())
             self._report.record_config()
-        # What is reached counts, also where a signal came during the last save.
-        reached = self._reached()
+        reached = self._reached()  # counts also where a signal came during the last save
         why = reached or f"{self._signals.requested} received"
         self._saver.note(status="finished" if reached else "interrupted", why=why)
         if reached and not self._iterations_here:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import threading
@@ -151,9 +152,9 @@ class RunReport:
 
     def enter(self, phase: str) -> None:
         """Tells what the run is doing from now on: "training", "heatup" or "evaluation"; shows it when it is another."""
-        if phase != self._phase:
-            self._phase = phase
-            self._tell_episodes()
+        before, self._phase = self._phase, phase
+        self._tell_episodes()
+        if phase != before:
             self._progress.refresh()
         else:
             self._progress.update()
@@ -197,7 +198,7 @@ class RunReport:
     def start(self) -> None:
         """Begins the display, and goes on in the files of the run where it resumes."""
         step = self._counters.global_steps
-        self._reporter.resume(step)
+        self._reporter.resume(step, self._counters.seconds)
         try:
             cut_events(os.path.join(self._root_dir, EVAL_DIR), step)
             self._evaluations.cut(STEP, step)
@@ -340,7 +341,8 @@ class RunReport:
                 row["Metrics/AverageReturn"] = result.average_return
                 row["Metrics/AverageReturn_std"] = result.std_return
                 row["Metrics/AverageEpisodeLength"] = result.average_length
-                row["Metrics/SuccessRate"] = result.success_rate
+                if not math.isnan(result.success_rate):
+                    row["Metrics/SuccessRate"] = result.success_rate
             if result.average_shaped_return is not None:
                 row["Metrics/AverageShapedReturn"] = result.average_shaped_return
             row |= behavior_scalars(result.behaviors)

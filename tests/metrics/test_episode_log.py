@@ -11,7 +11,9 @@ from absl import logging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alf.metrics.agent_episodes import Ended
 from alf.metrics.episode_log import EpisodeLog, Signal
+from alf.metrics.reporter import StatsReporter
 
 FIRST, MID, LAST = 0, 1, 2
 
@@ -105,6 +107,17 @@ def test_context_and_nan_outside_training(tmp_path):
     assert (heatup["global_step"], heatup["in_heatup"], heatup["return"]) == ("0", "1", "3.0")
     assert heatup["training_return"] == heatup["evaluation_return"] == "nan"
     assert (trained["thread"], trained["training_return"], trained["evaluation_return"]) == ("1", "4.0", "7.5")
+
+
+def test_a_flush_leaves_nothing_behind(tmp_path):
+    """A run flushes before it saves, so that a kill after that costs no row of before."""
+    with StatsReporter(str(tmp_path), log_episodes=True) as reporter:
+        reporter.episodes(_segment([1.0, 2.0], [1]), 0)
+        reporter.episodes.agents.write("runner", 0, Ended(*(np.array([x]) for x in (0, 1, 2.0, 3, False))))
+        reporter.flush()
+        for name in ("episodes.csv", "agents.csv"):
+            with open(tmp_path / name, newline="") as file:
+                assert len(list(csv.DictReader(file))) == 1
 
 
 def test_signals_of_each_kind(tmp_path):

@@ -198,6 +198,30 @@ def test_a_resumed_run_goes_on_where_it_was_cut(tmp_path):
     assert len(_csv(tmp_path)) == len(_json(tmp_path)) == 1
 
 
+def test_time_goes_on_where_no_table_tells_it(tmp_path):
+    """TensorBoard's files are cut, not read; the run knows how long it took."""
+    metrics = standard_metrics(1, 1)
+    for metric in metrics:
+        metric(_finished_episode(), 0)
+    with StatsReporter(str(tmp_path), formats=("tensorboard",)) as reporter:
+        reporter.resume(4, seconds=70.0)
+        reporter.write(5, 5, metrics)
+    (found,) = (step for tag, step, _ in _events(tmp_path) if tag == "Metrics_vs_Seconds/AverageReturn")
+    assert found == 70
+
+
+def test_names_of_statistics_are_kept_apart_from_the_axes(tmp_path):
+    with StatsReporter(str(tmp_path)) as reporter:
+        for name in ("global_step", "seconds", " iteration"):
+            with pytest.raises(ValueError, match=f"A statistic cannot be called '{name.strip()}'"):
+                reporter.add(name, 0.0)
+        for step in (1, 2):
+            reporter.add("Own/score  of mine ", 7.0 + step)
+            reporter.write(step, step)
+    assert [row["Own/score of mine"] for row in _csv(tmp_path)] == ["8.0", "9.0"]
+    assert len(set(_csv(tmp_path)[0])) == len((tmp_path / "stats.csv").read_text().splitlines()[0].split(","))
+
+
 def test_a_resumed_run_keeps_all_that_is_not_above(tmp_path):
     _run(tmp_path, (1, 2))
     before = (tmp_path / "stats.csv").read_bytes()

@@ -93,6 +93,18 @@ def test_a_histogram_counts_every_value_in_its_bucket(values):
     assert (summary["min"], summary["max"]) == (min(values), max(values))
 
 
+def test_the_deviation_of_large_values():
+    """Time stamps or money: their squares need more digits than a float64 has."""
+    values = [1.7e9 + x for x in (-1.0, 1.0, 0.5, -0.25)] * 500
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    assert histogram.summary()["std"] == pytest.approx(np.std(np.array(values) - 1.7e9), rel=1e-6)
+    assert histogram.summary()["mean"] == pytest.approx(np.mean(values), rel=1e-15)
+    small = Histogram.of_counts(np.array([3, 0, 5])).proto()
+    assert (small.sum, small.sum_squares) == (pytest.approx(10.0), pytest.approx(20.0))
+
+
 def test_a_histogram_of_counts():
     histogram = Histogram.of_counts(np.array([3, 0, 5]))
     proto = histogram.proto()

@@ -224,13 +224,14 @@ def test_episodes_that_do_not_end_are_not_waited_for(small_config, caplog):
 
 def test_stop_conditions_end_training(small_config, caplog):
     schedule = Schedule("0 env_steps", "2 training_steps", "2 episodes")
-    config = small_config(SyncOffPolicyTrainer, schedule=schedule, stop_conditions=[TimeLimit(1e9), MeanReturn(0.0)])
+    conditions = {"stop_conditions": [TimeLimit(1e9), MeanReturn(0.0)], "reward_success_threshold": 1.0}
+    config = small_config(SyncOffPolicyTrainer, schedule=schedule, **conditions)
     trainer = config.create_trainer()
     trainer.train()
     assert trainer.counters.iterations == 2
     assert trainer.should_stop()
     index = RunIndex.load(trainer._root_dir)
-    assert "the mean return of 1 evaluation episodes is" in index.run["why"]
+    assert "the mean return of 2 evaluation episodes is" in index.run["why"]
     assert index.run["status"] == "finished"
     # It is as finished when it is called again, by what the checkpoint remembers of the evaluation.
     again = config.create_trainer()

@@ -20,6 +20,7 @@ from alf.trainers.hparams import used_settings
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.phases import Phase
 from alf.trainers.run_report import RunReport, learning_rate
+from alf.trainers.schedule import Schedule
 from tests.algorithms.off_policy import make
 from tests.environments.small_agents import SmallAgents
 from tests.trainers.many_agents import behaviors, ppo
@@ -84,6 +85,39 @@ def test_a_run_killed_after_a_checkpoint_goes_on_without_a_gap(small_config, tmp
     assert {"iteration", "in_heatup", "evaluation_return", "Reward/Stdev"} <= set(episodes[-1])
 
 
+def test_a_checkpoint_leaves_no_episode_to_be_lost(small_config, tmp_path):
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    gin.bind_parameter("StatsReporter.flush_secs", 1e9)
+    trainer = small_config(
+        SyncOffPolicyTrainer, checkpoint_interval=3, num_iterations=3, unroll_length=64
+    ).create_trainer()
+    trainer.initialize()
+    save, found = trainer._saver.save, []
+    train = tmp_path / "run" / "train"
+
+    def saved(*args):
+        found.append([len(_rows(train / name)) for name in ("stats.csv", "episodes.csv")])
+        return save(*args)
+
+    trainer._saver.save = saved
+    trainer.train()
+    assert found == [[len(_rows(train / "stats.csv")) - 1, len(_rows(train / "episodes.csv"))]]
+
+
+def test_episodes_tell_which_are_of_the_heatup(small_config, tmp_path):
+    """Those of its first segment too, and those of the first iteration after it not."""
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    schedule = Schedule(heatup_steps=EnvironmentSteps(2 * 128), improve_steps="2 training_steps")
+    trainer = small_config(
+        SyncOffPolicyTrainer, schedule=schedule, num_iterations=2, unroll_length=128
+    ).create_trainer()
+    trainer.train()
+    in_heatup = [row["in_heatup"] for row in _rows(tmp_path / "run" / "train" / "episodes.csv")]
+    heatup = trainer.counters[Phase.HEATUP].of(EnvironmentEpisodes).value
+    assert 0 < heatup < len(in_heatup)
+    assert in_heatup == ["1"] * int(heatup) + ["0"] * (len(in_heatup) - int(heatup))
+
+
 def test_an_asynchronous_run_tells_its_time_and_writes_a_report(small_config, tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(logging, "info", lambda text, *args: said.append(text % args))
@@ -119,7 +153,7 @@ def _is_one_of(tag, documented):
 def _report(tmp_path, optimizers, **settings):
     settings = {"strict": False, "summary_interval": 1, "summaries_flush_secs": 1, "summary_max_queue": 1, **settings}
     config = SimpleNamespace(**settings)
-    counters = SimpleNamespace(global_steps=3, iterations=3, env_steps=30)
+    counters = SimpleNamespace(global_steps=3, iterations=3, env_steps=30, seconds=2.0)
     algorithm = SimpleNamespace(
         last_train_metrics={},
         optimized_variables=lambda: [(o, []) for o in optimizers],
