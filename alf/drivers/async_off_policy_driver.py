@@ -267,7 +267,8 @@ class AsyncOffPolicyDriver(Driver):
 
         What else is recorded of acting (`rollout_info`, states) is the policy's. Random acting is traced when it is first
         asked for. What is on its way when this changes is delivered as it was collected: up to Q + N segments in mode
-        "async", one batch in "lockstep", nothing in "sync". Before `start` it is for all segments.
+        "async" (more where workers act, whose queues come before), one batch in "lockstep", nothing in "sync". Before
+        `start` it is for all segments.
         """
         if at_random != self._pacer.at_random:
             self._collection.act_at_random(at_random)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.coordinator import Coordinator
@@ -103,7 +104,10 @@ class RemoteCollection:
         """See `Collection`."""
         self._workers.stop()
         for env in self._envs:
-            env.close()
+            try:
+                env.close()
+            except Exception:  # the others are closed too, and what ended the run is told
+                logging.exception("An environment could not be closed.")
 
     def stats(self) -> dict[str, float]:
         """Those of the workers."""

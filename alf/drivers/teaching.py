@@ -43,7 +43,8 @@ class Teacher:
             inputs = (call.thread, time_step, policy_step.action)
 
             def ask(*flat: np.ndarray) -> list[np.ndarray]:
-                return self._given(*tf.nest.pack_sequence_as(inputs, flat))
+                # TensorFlow lends its own memory, of what is recorded; a teacher may write into what it gets.
+                return self._given(*tf.nest.pack_sequence_as(inputs, [np.array(leaf) for leaf in flat]))
 
             leaves = tf.nest.flatten(policy_step.action)
             given = host_call(ask, tf.nest.flatten(inputs), [tf.TensorSpec(leaf.shape, leaf.dtype) for leaf in leaves])

@@ -221,10 +221,12 @@ class Evaluations:
         """Whether somebody else plays what is played beside training."""
         return self._beside is not None and not isinstance(self._beside, EvaluationBeside)
 
-    def prepare(self) -> Evaluator:
-        """Makes the evaluator, once; returns it."""
+    def prepare(self, beside: bool = False) -> Evaluator:
+        """Makes the evaluator, once, and for evaluations beside training what plays them; returns it."""
         if self._evaluator is None:
             self._evaluator = self._make_evaluator()
+        if beside and self._beside is None:
+            self._beside = EvaluationBeside(self._evaluator)
         return self._evaluator
 
     def play(
@@ -242,7 +244,8 @@ class Evaluations:
     def start_beside(self, count: Count, step: int, max_episode_steps: int) -> bool:
         """Begins to evaluate the present weights beside training; False while that is going on already."""
         if self._beside is None:
-            self._beside = EvaluationBeside(self.prepare())
+            self.prepare(beside=True)
+        assert self._beside is not None, "a worker plays, or `prepare` has made it"
         if not (self.left_to_others or self._beside.running):
             self._refresh(self.prepare(), step)
         return self._beside.start(count, step, max_episode_steps)

@@ -261,7 +261,7 @@ class Trainer(Improver):
         self._report.follow_goals()
         self._evaluation_seeds = seeds.evaluation
         if self.schedule.period is not None and not self._evaluations.left_to_others:
-            self._evaluations.prepare()
+            self._evaluations.prepare(self._config.evaluate_beside)
 
     def _make_environments(self, iteration: int) -> list[BatchedEnvironment]:
         """Environments for what begins at an iteration: later ones have other seeds."""

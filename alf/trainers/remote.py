@@ -27,7 +27,15 @@ from alf.utils.gin_text import config_text, modules_in_use, take_over
 MAKER = "alf.trainers.remote:make_driver"
 
 # What a worker does as its learner's configuration says, also where that was not said by gin.
-_SETTINGS = ("num_envs", "num_workers", "unroll_length", "use_rollout_state", "use_tf_functions", "debug_summaries")
+_SETTINGS = (
+    "num_envs",
+    "num_workers",
+    "unroll_length",
+    "use_rollout_state",
+    "use_tf_functions",
+    "mixed_precision",
+    "debug_summaries",
+)
 # What only a learner does. It is left out, so that nothing of it is made, or checked, in a worker.
 _LEARNERS: dict[str, Any] = {
     "trainer": None,

@@ -76,6 +76,22 @@ def test_the_learner_gets_every_step_once_in_order(
     assert stats["lost_requests"] == stats["purged_segments"] == stats["cut_segments"] == 0
 
 
+def test_an_environment_that_cannot_be_closed_keeps_nobody_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"num_envs": 1, "batch_size": 1, "unroll_length": 4}
+    driver = make_learner(make_pool(InProcessEngine(), 1, sizes), 1, 4, 1)
+
+    def close() -> None:
+        raise OSError("no end of it")
+
+    try:
+        driver.start()
+        learn(driver, 1)
+        monkeypatch.setattr(driver._envs[0], "close", close)
+    finally:
+        driver.stop()
+    assert driver._state == "stopped"
+
+
 def test_a_slow_learner_holds_environments_up() -> None:
     """A worker is ahead by its requests, its learn queue, and the segments its threads hold; the learner by its queue."""
     sizes = {"num_envs": 2, "batch_size": 1, "unroll_length": 4}

@@ -89,6 +89,21 @@ def test_a_teacher_may_step_in_for_some_rows_only(drivers: list[SyncOffPolicyDri
     assert (chosen[:, :2] != exp.action[0, :, :2].numpy()).any()
 
 
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+def test_a_teacher_may_write_into_what_it_gets(stepping: str, drivers: list[SyncOffPolicyDriver]) -> None:
+    def careless(time_step: Any, action: np.ndarray) -> np.ndarray:
+        given = right(time_step, action)
+        for leaf in (time_step.observation, time_step.reward, action):
+            leaf[...] = 77
+        return given
+
+    driver, seen = taught(careless, drivers, stepping)
+    driver.run()
+    assert set(np.unique(seen[0].observation)) <= {0.0, 1.0}
+    np.testing.assert_array_equal(seen[0].action, seen[0].observation.numpy().astype(np.int64))
+    assert set(np.unique(seen[0].reward)) <= {0.0, 1.0}
+
+
 def test_random_acting_asks_no_teacher(drivers: list[SyncOffPolicyDriver]) -> None:
     def never(time_step: Any, action: np.ndarray) -> np.ndarray:
         raise AssertionError("asked")

@@ -205,6 +205,11 @@ def test_a_module_that_a_worker_has_not_is_an_error():
         take_over("", ["no_such_module"])
 
 
+def test_what_python_has_set_reaches_the_workers() -> None:
+    settings, _ = _settings(mixed_precision=True)
+    assert settings["settings"]["mixed_precision"] is True
+
+
 # ---- in the learner's own process ----
 
 

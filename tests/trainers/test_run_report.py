@@ -85,6 +85,16 @@ def test_a_run_killed_after_a_checkpoint_goes_on_without_a_gap(small_config, tmp
     assert {"iteration", "in_heatup", "evaluation_return", "Reward/Stdev"} <= set(episodes[-1])
 
 
+def test_what_evaluates_beside_training_is_among_the_settings_used(small_config, tmp_path):
+    """They are written down after the first iteration, before the first evaluation begins."""
+    gin.bind_parameter("EvaluationBeside.stall_timeout_secs", 60.0)
+    settings = {"evaluate": True, "evaluate_beside": True, "num_eval_episodes": 1, "num_iterations": 1}
+    small_config(SyncOffPolicyTrainer, **settings).create_trainer().train()
+    assert (
+        "EvaluationBeside.stall_timeout_secs = 60.0" in (tmp_path / "run" / "configured.gin").read_text().splitlines()
+    )
+
+
 def test_a_checkpoint_leaves_no_episode_to_be_lost(small_config, tmp_path):
     gin.bind_parameter("StatsReporter.log_episodes", True)
     gin.bind_parameter("StatsReporter.flush_secs", 1e9)
