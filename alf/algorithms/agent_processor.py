@@ -83,11 +83,16 @@ class AgentProcessor:
         for held, leaf in zip(self._held, leaves, strict=True):
             held[places[time, row], ids[row]] = leaf[time, row]
         self._count[ids] += valid.sum(0)
-        if cut is not None:
-            # The last ones first, so that the places of those before stay.
-            for t, r in reversed(np.argwhere(cut & valid).tolist()):
-                self._drop_open(int(ids[r]), int(places[t, r]))
-        self._end_the_lost(ids)
+        if self._drops_cut:
+            lost = self._lost(ids)
+            was_cut = np.zeros_like(lost)
+            if cut is not None:
+                time, row = np.nonzero(cut & valid)
+                was_cut[places[time, row], row] = True
+            for r in np.flatnonzero((lost | was_cut).any(0)).tolist():
+                self._drop_open(int(ids[r]), lost[:, r], was_cut[:, r])
+        else:
+            self._end_the_lost(ids)
         self._cut(ids)
 
     def _begin(self, exp: Experience, leaves: list[np.ndarray], streams: int) -> None:
@@ -120,29 +125,54 @@ class AgentProcessor:
         if missing > 0:
             self._held = [np.concatenate([x, np.zeros((missing, *x.shape[1:]), x.dtype)]) for x in self._held]
 
-    def _end_the_lost(self, ids: np.ndarray) -> None:
-        """Cuts agents after which another has begun without their end: idle ones of a crashed environment have none."""
-        step_type = self._held[0]
-        begins = step_type[1:, ids] == StepType.FIRST
-        begins &= np.arange(1, len(step_type))[:, np.newaxis] < self._count[ids]
-        lost = begins & (step_type[:-1, ids] != StepType.LAST)
-        for stream in ids[lost.any(0)]:
-            types = step_type[: self._count[stream], stream]
-            before_first = np.append(types[1:] == StepType.FIRST, False)
-            if self._drops_cut:
-                for place in reversed(np.flatnonzero(before_first & (types != StepType.LAST)).tolist()):
-                    self._drop_open(int(stream), place)
-                continue
-            types[before_first & (types == StepType.MID)] = StepType.LAST
-            # One that was seen once has learned of nothing.
-            self._keep(int(stream), np.flatnonzero(~before_first | (types != StepType.FIRST)))
+    def _lost(self, ids: np.ndarray) -> np.ndarray:
+        """The last steps of agents after which another has begun without their end, bool [places, len(ids)].
 
-    def _drop_open(self, stream: int, place: int) -> None:
-        """Drops the steps held of the agent whose last one is at `place`, as far as they are in no segment."""
-        begins = np.flatnonzero(self._held[0][: place + 1, stream] == StepType.FIRST)
+        Idle agents of a crashed environment have none.
+        """
+        types = self._held[0][:, ids]
+        lost = types != StepType.LAST
+        lost[:-1] &= types[1:] == StepType.FIRST
+        return lost & (np.arange(1, len(types) + 1)[:, np.newaxis] < self._count[ids])
+
+    def _end_the_lost(self, ids: np.ndarray) -> None:
+        """Truncates agents whose end was lost at their last step."""
+        lost = self._lost(ids)
+        for r in np.flatnonzero(lost.any(0)):
+            count = self._count[ids[r]]
+            types, last = self._held[0][:count, ids[r]], lost[:count, r]
+            once = last & (types == StepType.FIRST)
+            types[last & ~once] = StepType.LAST
+            # One that was seen once has learned of nothing.
+            self._keep(int(ids[r]), np.flatnonzero(~once))
+
+    def _drop_open(self, stream: int, lost: np.ndarray, cut: np.ndarray) -> None:
+        """Drops what is held of agents that were lost after, or cut at, the places that are true, but for whole segments.
+
+        A segment is whole once the step after it is known; the step that shows the cut is none of the agent's.
+        """
+        gone = 0
+        for place in np.flatnonzero(lost | cut).tolist():
+            last = place - gone
+            gone += self._drop_agent(stream, last, last if cut[place] else last + 1)
+
+    def _drop_agent(self, stream: int, last: int, known: int) -> int:
+        """As `_drop_open`, of the agent whose last step is at place `last`, of whom the steps before `known` are its own.
+
+        Returns:
+          how many places the steps behind have moved up.
+        """
+        before = int(self._count[stream])
+        self._count[stream] = known
+        self._cut(np.array([stream]))
+        moved = known - int(self._count[stream])
+        self._count[stream] = before - moved
+        end = last + 1 - moved
+        begins = np.flatnonzero(self._held[0][:end, stream] == StepType.FIRST)
         begin = int(begins[-1]) if len(begins) else 0
         places = np.arange(self._count[stream])
-        self._keep(stream, places[(places < begin) | (places > place)])
+        self._keep(stream, places[(places < begin) | (places >= end)])
+        return before - int(self._count[stream])
 
     def _keep(self, stream: int, stays: np.ndarray) -> None:
         """Drops all of a stream that is held, but for the places `stays`."""

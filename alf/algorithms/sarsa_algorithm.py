@@ -85,9 +85,12 @@ class SarsaAlgorithm(DdpgAlgorithm):
 
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Notes for each row the action of the row that follows."""
-        final = experience.bootstrap.action
-        if isinstance(final, tuple):
-            final, _ = self._action(experience.bootstrap.time_step)
+        if experience.bootstrap == ():
+            final = experience.action[:, -1]  # stands in for what is not known: the last row is only looked at
+        else:
+            final = experience.bootstrap.action
+            if isinstance(final, tuple):
+                final, _ = self._action(experience.bootstrap.time_step)
         following = tf.concat([experience.action[:, 1:], final[:, tf.newaxis]], 1)
         return experience._replace(rollout_info=SarsaInfo(next_action=tf.stop_gradient(following)))
 

@@ -34,7 +34,13 @@ TracInfo.__doc__ = """`ac`: the info of the wrapped algorithm; `observation` and
 what that gives outside of training mode, where that is not what the info says."""
 
 # Layers that do something else in training mode, such as what forgets at random.
-_OF_TWO_MODES = (tf.keras.layers.Dropout, tf.keras.layers.BatchNormalization, tf.keras.layers.GaussianNoise)
+_OF_TWO_MODES = (
+    tf.keras.layers.AlphaDropout,
+    tf.keras.layers.BatchNormalization,
+    tf.keras.layers.Dropout,
+    tf.keras.layers.GaussianDropout,
+    tf.keras.layers.GaussianNoise,
+)
 
 
 @dataclasses.dataclass
@@ -223,6 +229,8 @@ class TracAlgorithm(OffPolicyAlgorithm):
         updater, self._traced.updater = self._traced.updater, None
         assert updater is not None, "calc_loss comes before after_train"
         valid = training_info.valid
+        trained = tf.range(valid.shape[0]) < valid.shape[0] - self.rows_only_looked_at
+        valid *= tf.cast(trained, valid.dtype)[:, tf.newaxis]
         before = self._recorded_distributions(training_info)
 
         def change() -> Nest:

@@ -7,6 +7,7 @@ import itertools
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from alf.algorithms.agent_processor import AgentProcessor
@@ -262,6 +263,25 @@ def test_what_was_cut_can_be_dropped_and_nothing_joins_across_it(streams, length
             later = [s for s in learned if s > serials[-1]]
             if whole and later:
                 assert mine == serials
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_dropped_does_not_depend_on_how_the_steps_arrive(seed):
+    """One at a time, or so many at once that agents begin, are cut and end within a batch."""
+    learned, dropped = [], []
+    for arriving in (1, 4, 24):
+        processor = AgentProcessor(3, drops_cut=True)
+        found: list[list[int]] = [[] for _ in range(3)]
+        for exp, cut, _ in _cut_batches(96 // arriving, 3, arriving, seed):
+            processor.add(exp, 3, cut)
+            for segment in processor.take_apart():
+                for row, stream in enumerate(segment.env_id[0, 0].numpy()):
+                    found[stream] += segment.reward.numpy()[0, :, row].astype(int).tolist()
+        learned.append(found)
+        dropped.append(processor.dropped_steps)
+    assert dropped[0] > 0
+    assert learned[0] == learned[1] == learned[2]
+    assert dropped[0] == dropped[1] == dropped[2]
 
 
 def test_truncated_is_the_default():

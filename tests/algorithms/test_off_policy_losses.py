@@ -323,6 +323,16 @@ def test_sarsa_on_samples_judges_by_the_action_of_the_last_row() -> None:
     np.testing.assert_array_equal(rows.rollout_info.next_action[:, :-1], batch.action[:, 1:])
 
 
+def test_sarsa_learns_from_steps_of_which_nothing_is_known_behind_the_last() -> None:
+    """As a memory hands them out that was filled step by step: the last row is only looked at."""
+    algorithm = make("sarsa", OBS, BOX, GAMMA, layers=None)
+    batch = tf.nest.map_structure(lambda x: tf.transpose(x, [1, 0, *range(2, x.shape.rank)]), experience(BOX))
+    noted = algorithm.preprocess_experience(batch).rollout_info.next_action
+    np.testing.assert_array_equal(noted[:, :-1], batch.action[:, 1:])
+    algorithm.train_from(batch)
+    assert np.isfinite(algorithm.last_train_metrics["loss"])
+
+
 @pytest.mark.parametrize("n", STEPS[:3])
 def test_sarsa_supposes_the_action_of_the_row_that_it_looks_at(n: int) -> None:
     exp, algorithm = experience(BOX), make("sarsa", OBS, BOX, GAMMA, layers=None)

@@ -18,12 +18,13 @@ from alf.algorithms import trac_algorithm
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.agent import Agent
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.data_structures import Bootstrap, Experience, StepType
 from alf.utils.common import zeros_from_spec
-from tests.algorithms import networks
+from tests.algorithms import networks, off_policy
 
 tfd = tfp.distributions
 CONCATENATE = tf.keras.layers.Lambda(lambda parts: tf.concat(tf.nest.flatten(parts), -1))
@@ -56,7 +57,7 @@ def make(
     loss: Any = ActorCriticLoss,
     squashed: bool = False,
     learning_rate: float = 3.0,
-    dropout: float | None = None,
+    before: Any = None,
     **kwargs: Any,
 ) -> Agent:
     def make_ac(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
@@ -64,7 +65,7 @@ def make(
             nets = networks.recurrent(observation_spec, action_spec, 8)
         else:
             of_actor = {"continuous_projection_net": _squashed} if squashed else {}
-            of_actor |= {"dropout_layer_params": [dropout]} if dropout else {}
+            of_actor |= {"preprocessing_layers": before} if before else {}
             nets = networks.feed_forward(observation_spec, action_spec, (8,), of_actor)
         return ac(observation_spec, action_spec, *nets, loss=loss(action_spec))
 
@@ -147,6 +148,26 @@ def test_rows_that_are_only_looked_at_do_not_make_room_for_the_others() -> None:
     assert 0.3 * np.sqrt(0.03) < moved <= np.sqrt(0.03) * 1.001
 
 
+def test_rows_that_targets_look_at_do_not_make_room_for_the_others() -> None:
+    """Of six rows targets of three steps train the first three, which alone see what moves the actor far."""
+    tf.keras.utils.set_random_seed(3)
+    action, sgd = ACTIONS["normal"], tf.keras.optimizers.legacy.SGD
+    optimizers = {"actor_optimizer": sgd(1e3), "critic_optimizer": sgd(0.0)}
+    loss = OneStepTDLoss(0.9, n_step=3)
+    ddpg = off_policy.make("ddpg", OBS, action, layers=None, critic_loss=loss, **optimizers)
+    trac: Any = TracAlgorithm(OBS, action, lambda **_: ddpg, action_dist_clip_per_dim=1e-4)
+    exp = experience(trac, 0)
+    seen = np.zeros([BATCH, LENGTH, 3], "f")
+    seen[:, :3] = np.random.RandomState(0).uniform(2.0, 5.0, [BATCH, 3, 3])
+    exp = exp._replace(step_type=tf.ones_like(exp.step_type), observation=tf.constant(seen))
+    rows = seen[:, :3].reshape(-1, 3)
+    act = lambda: ddpg._actor_network(rows, step_type=tf.ones([len(rows)], tf.int32), network_state=())[0].numpy()  # noqa: E731
+    before = act()
+    trac.train_from(exp)
+    moved = np.sqrt(np.square(act() - before).sum(-1).mean())
+    assert 0.3 * np.sqrt(2e-4) < moved <= np.sqrt(2e-4) * 1.001
+
+
 def test_without_trac_the_same_updates_go_far() -> None:
     """The limits above are no matter of course."""
     tf.random.set_seed(0)
@@ -197,10 +218,11 @@ def test_recurrent_actors_are_judged_from_the_states_that_they_had() -> None:
     assert measured_without_a_step(agent, experience(agent, 0)) < 1e-8
 
 
-def test_what_an_actor_forgets_at_random_in_training_is_no_change_of_the_policy() -> None:
+@pytest.mark.parametrize("layer", ["Dropout", "AlphaDropout", "GaussianDropout", "GaussianNoise"])
+def test_what_an_actor_forgets_at_random_in_training_is_no_change_of_the_policy(layer: str) -> None:
     """Else steps were shortened to nothing for it."""
     tf.random.set_seed(0)
-    agent = make(ACTIONS["discrete"], 1e-4, dropout=0.5, learning_rate=0.0)
+    agent = make(ACTIONS["discrete"], 1e-4, before=getattr(tf.keras.layers, layer)(0.5), learning_rate=0.0)
     assert measured_without_a_step(agent, experience(agent, 0)) < 1e-8
 
 
