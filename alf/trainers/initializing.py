@@ -16,8 +16,9 @@ from alf.trainers.origins import Origin, origins
 
 # Names of attributes that hold optimisers and what training, explorations and target networks count by; of alf, and of
 # the agents of TF-Agents.
+_CLOCK = "_clock"
 _NO_WEIGHTS = (
-    *("_optimizers", "_delayed_optimizer", "_iterations", "_seed", "_clock", "_env_steps", "_since"),
+    *("_optimizers", "_delayed_optimizer", "_iterations", "_seed", _CLOCK, "_env_steps", "_since"),
     *("_optimizer", "_actor_optimizer", "_critic_optimizer", "_alpha_optimizer", "_cql_alpha_optimizer"),
     *("_train_step_counter", "_counter"),
 )
@@ -37,6 +38,8 @@ class _Pair(NamedTuple):
 
 def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "initialize_from") -> list[str]:
     """Sets the weights of an algorithm to those of checkpoints; optimisers and counters stay new.
+
+    Behaviors that do not learn also explore as those that they come from did in the end.
 
     Variables are matched by their place in the algorithm, and must agree in shape and dtype. What is inside of an `Agent`
     or TRAC also matches what is inside of none, or of others. What has no match, on either side, is named in the log; a
@@ -73,7 +76,7 @@ def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:
     left = objects.variables(node, _NO_WEIGHTS)
     matched, unmatched = [], []
     optimizers = [thing for thing in tf.train.TrackableView(target).descendants() if isinstance(thing, _OPTIMIZERS)]
-    for place, variable, key in _places(target, objects, node, optimizers):
+    for place, variable, key in _places(target, objects, node, optimizers, _frozen(algorithm)):
         left.pop(key or "", None)
         value = None if key is None else reader.get_tensor(key)
         if value is None:
@@ -103,22 +106,34 @@ def _some(unmatched: list[str], left: dict[str, str], called: str) -> str:
 
 
 def _places(
-    target: OffPolicyAlgorithm, objects: StoredObjects, node: int | None, optimizers: list[Any]
+    target: OffPolicyAlgorithm,
+    objects: StoredObjects,
+    node: int | None,
+    optimizers: list[Any],
+    frozen: list[OffPolicyAlgorithm],
 ) -> Iterator[tuple[str, tf.Variable, str | None]]:
     """As `variables_below`; where the shells around algorithms differ, such as `Agent`, what is inside of all of them matches."""
     if isinstance(target, Behaviors):
         for name, child in target.by_name.items():
-            for place, variable, key in _places(child, objects, objects.behaviors.get(name), optimizers):
+            for place, variable, key in _places(child, objects, objects.behaviors.get(name), optimizers, frozen):
                 yield f"{name}/{place}", variable, key
         return
+    # What never learns explores as what it comes from did in the end, for no schedule of it goes on.
+    skip = [name for name in _NO_WEIGHTS if name != _CLOCK or all(target is not one for one in frozen)]
     mine, shells = _innermost(target, lambda thing, name: getattr(thing, name, None))
     there, other_shells = _innermost(node, objects.child)
     if shells == other_shells:
-        yield from variables_below(target, objects, node, _NO_WEIGHTS, optimizers)
+        yield from variables_below(target, objects, node, skip, optimizers)
         return
-    yield from variables_below(mine, objects, there, _NO_WEIGHTS, optimizers)
+    yield from variables_below(mine, objects, there, skip, optimizers)
     if shells:
-        yield from variables_below(target, objects, node, [*_NO_WEIGHTS, *_INSIDE], optimizers)
+        yield from variables_below(target, objects, node, [*skip, *_INSIDE], optimizers)
+
+
+def _frozen(algorithm: OffPolicyAlgorithm) -> list[OffPolicyAlgorithm]:
+    """The behaviors that do not learn."""
+    several = isinstance(algorithm, Behaviors)
+    return [one for name, one in algorithm.by_name.items() if name not in algorithm.trained] if several else []
 
 
 def _innermost(shell: Any, child: Callable[[Any, str], Any]) -> tuple[Any, list[str]]:

@@ -21,10 +21,10 @@ def ppo(**settings):
     return Behavior(make_algorithm, **settings)
 
 
-def dqn(**settings):
+def dqn(algorithm_ctor=make_dqn, **settings):
     """A behavior that DQN learns from samples."""
     samples = {"whole_replay_buffer_training": False, "mini_batch_size": 4, "mini_batch_length": 2}
-    return Behavior(make_dqn, **{**samples, **settings})
+    return Behavior(algorithm_ctor, **{**samples, **settings})
 
 
 def behaviors(**by_name):

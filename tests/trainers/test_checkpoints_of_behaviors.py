@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.exploration import LinearSchedule
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.environments.grouped_rows import GroupedRows
 from alf.environments.utils import create_environment
@@ -16,6 +17,7 @@ from alf.trainers.config import TrainerConfig
 from alf.trainers.initializing import load_weights
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.saving import NonFiniteError
+from tests.algorithms.off_policy import make
 from tests.trainers.many_agents import behaviors, bind_hands, bind_pursuit, dqn, ppo
 
 pytestmark = pytest.mark.slow
@@ -69,6 +71,21 @@ def test_training_one_leaves_the_others_bit_for_bit(small_config, tmp_path):
         for name, one in run.algorithm.by_name.items():
             same = [np.array_equal(a, b) for a, b in zip(before[name], _values(one), strict=True)]
             assert all(same) is (name != trained), (trained, name)
+
+
+def test_a_frozen_behavior_explores_as_the_one_that_it_comes_from_did_in_the_end(small_config, tmp_path):
+    """Nothing moves its schedule on: it would act by its first value, at random, for ever."""
+    bind_hands()
+
+    def fading(observation_spec, action_spec, debug_summaries=False):
+        return make("dqn", observation_spec, action_spec, layers=(8,), epsilon_greedy=LinearSchedule(1.0, 0.0, 4))
+
+    run = _trained(small_config, algorithm_ctor=behaviors(left=dqn(fading), right=dqn(fading)), num_iterations=1)
+    frozen = behaviors(left=dqn(fading), right=dqn(fading, trained=False))
+    settings = {"algorithm_ctor": frozen, "initialize_from": run._root_dir, "root_dir": str(tmp_path / "other")}
+    other = _built(small_config, **settings)
+    strengths = {name: float(one._exploration.strength()) for name, one in other.algorithm.by_name.items()}
+    assert strengths == {"left": 1.0, "right": 0.0}
 
 
 # ---- resuming ----
