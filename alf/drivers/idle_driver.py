@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from absl import logging
-
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.drivers.base import Driver, check_env
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.utils.closing import close_all
 
 
 class IdleDriver(Driver):
@@ -32,8 +31,4 @@ class IdleDriver(Driver):
     def stop(self) -> None:
         """Closes the environments; may be called any number of times."""
         envs, self._envs = self._envs, []
-        for env in envs:
-            try:
-                env.close()
-            except Exception:
-                logging.exception("Closing an environment failed.")
+        close_all(env.close for env in envs)

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Sequence
 
 import numpy as np
-from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.coordinator import Coordinator
@@ -17,6 +16,7 @@ from alf.drivers.queues import QueueEmpty, SegmentQueue
 from alf.drivers.threads import DriverThread
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.time_shares import Timings
+from alf.utils.closing import close_all
 
 # How long the pump waits for a segment before it looks whether the driver stops.
 _POLL_SECS = 0.25
@@ -103,11 +103,7 @@ class RemoteCollection:
     def close(self) -> None:
         """See `Collection`."""
         self._workers.stop()
-        for env in self._envs:
-            try:
-                env.close()
-            except Exception:  # the others are closed too, and what ended the run is told
-                logging.exception("An environment could not be closed.")
+        close_all(env.close for env in self._envs)
 
     def stats(self) -> dict[str, float]:
         """Those of the workers."""

@@ -313,10 +313,10 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
             host=self._host,
         )
 
-    def _make_environments(self, iteration: int) -> list[BatchedEnvironment]:
+    def _make_environments(self, place: tuple[int, int]) -> list[BatchedEnvironment]:
         if not self._config.num_workers or self._workers_act():
-            return super()._make_environments(iteration)
-        self._host = remote_environments.make_pool(self._config, self._seeds.run, iteration)
+            return super()._make_environments(place)
+        self._host = remote_environments.make_pool(self._config, self._seeds.run, place[0])
         self._stream_closers.append(self._host.stop)
         self._envs = [*self._host.start()]
         return self._envs

@@ -37,6 +37,7 @@ from alf.trainers.saving import Saver
 from alf.trainers.self_play import Versions
 from alf.trainers.stopping import check_targets
 from alf.utils import common
+from alf.utils.closing import close_all
 
 _MAX_EVALUATION_ROWS = 10
 
@@ -203,6 +204,7 @@ class Trainer(Improver):
                 self.driver.stop()
                 self._finish()
             except BaseException as e:
+                self._close_streams()  # with that, all that was collected so far is in the metrics
                 self._saver.save_after(e)
                 raise
             finally:
@@ -226,7 +228,7 @@ class Trainer(Improver):
             tf.config.run_functions_eagerly(True)
             self._closers.append(lambda: tf.config.run_functions_eagerly(False))
         seeds = self._seeds = run_seeds.spawn(config.random_seed)
-        begins_at = self._saver.expected_iteration()
+        begins_at = (self._saver.expected_iteration(), 0)
         envs = self._make_environments(begins_at)
         behaviors = behavior_names(envs[0].observation_spec())
         check_targets(config.stop_conditions, config.reward_success_threshold, behaviors)
@@ -235,9 +237,9 @@ class Trainer(Improver):
         self._algorithm.set_learners(config.num_learners)
         # The driver reads the version of the weights, so the checkpoint comes first.
         metrics = self._restore()
-        if self._counters.iterations != begins_at:
+        if self._place != begins_at:
             self._close_streams()
-            envs = self._make_environments(self._counters.iterations)
+            envs = self._make_environments(self._place)
         self._driver = self._make_driver(envs)
         self._saver.restore_replay()
         self._report = RunReport(
@@ -263,12 +265,18 @@ class Trainer(Improver):
         if self.schedule.period is not None and not self._evaluations.left_to_others:
             self._evaluations.prepare(self._config.evaluate_beside)
 
-    def _make_environments(self, iteration: int) -> list[BatchedEnvironment]:
-        """Environments for what begins at an iteration: later ones have other seeds."""
+    @property
+    def _place(self) -> tuple[int, int]:
+        """Where the run stands, which seeds depend on: iterations, and what an interrupted heat-up collected before any."""
+        iterations = self._counters.iterations
+        return iterations, 0 if iterations or self._config.exact_resume else self._saver.collected
+
+    def _make_environments(self, place: tuple[int, int]) -> list[BatchedEnvironment]:
+        """Environments for what begins at a `_place`: later ones have other seeds."""
         if self._config.exact_resume:
-            run_seeds.reseed_process(self._seeds.init, iteration)
+            run_seeds.reseed_process(self._seeds.init, place[0])
         envs = []
-        for child in run_seeds.at_iteration(self._seeds.environments, iteration).spawn(self._num_environments()):
+        for child in run_seeds.at_iteration(self._seeds.environments, *place).spawn(self._num_environments()):
             env = self._create_environment(random_seed=child)
             envs.append(env)
             self._stream_closers.append(env.close)
@@ -279,7 +287,8 @@ class Trainer(Improver):
     def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
         common.set_global_env(envs[0])
         if self.algorithm.acts:
-            driver: Driver = self._init_driver(envs, run_seeds.integer(self._seeds.acting))
+            seed = run_seeds.at_iteration(self._seeds.acting, 0, self._place[1])  # a driver adds the iteration
+            driver: Driver = self._init_driver(envs, run_seeds.integer(seed))
         elif self._config.num_workers:
             raise ValueError(
                 f"{type(self.algorithm).__name__} takes no action, so workers would have nothing to do: set "
@@ -317,7 +326,7 @@ class Trainer(Improver):
         self._close_streams()
         # A seed sequence counts what it has spawned: these are fresh, as in a resumed run.
         self._seeds = run_seeds.split(self._seeds.run)
-        self._driver = self._make_driver(self._make_environments(self._counters.iterations))
+        self._driver = self._make_driver(self._make_environments(self._place))
         self._driver.adopt(previous)
         self._report.follow(self._driver)
         self._position = (None, None)
@@ -484,17 +493,8 @@ class Trainer(Improver):
         self._ended = self._initialized
         self._close_streams()
         closers, self._closers = self._closers, []
-        _run_all([self._evaluations.close, *closers, self._lock.release])
+        close_all([self._evaluations.close, *closers, self._lock.release])
 
     def _close_streams(self) -> None:
-        closers, self._stream_closers = self._stream_closers, []
-        self._envs = []
-        _run_all(closers)
-
-
-def _run_all(closers: list[Callable[[], None]]) -> None:
-    for close in closers:
-        try:
-            close()
-        except Exception as e:
-            logging.warning("While closing: %s: %s", type(e).__name__, e)
+        closers, self._stream_closers, self._envs = self._stream_closers, [], []
+        close_all(closers)

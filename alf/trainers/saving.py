@@ -121,7 +121,7 @@ class Saver:
             self.checkpointer.complete()
         self.path = path
         self._began_at = counters.iterations
-        self._saved_steps, self._saved_collected = counters.env_steps, self._collected()
+        self._saved_steps, self._saved_collected = counters.env_steps, self.collected
         self._saved_secs = time.monotonic()
         return path
 
@@ -201,9 +201,11 @@ class Saver:
     @property
     def outdated(self) -> bool:
         """Whether more was collected before the first iteration than the newest checkpoint, of the same step, tells of."""
-        return not self._counters.iterations and self._collected() != self._saved_collected
+        return not self._counters.iterations and self.collected != self._saved_collected
 
-    def _collected(self) -> int:
+    @property
+    def collected(self) -> int:
+        """Steps that the learner got so far, the heat-up's included."""
         return self._counters.env_steps + int(self._counters[Phase.HEATUP].environment_steps.numpy())
 
     def due(self) -> bool:
@@ -263,7 +265,7 @@ class Saver:
                 f"({type(e).__name__}: {reason}); the last one is {self.path or 'none'}."
             )
             raise
-        self._failures, self._saved_collected = 0, self._collected()
+        self._failures, self._saved_collected = 0, self.collected
         self.path = os.path.join(self.checkpointer.directory, record.name)
         logging.log_every_n_seconds(
             logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds) or "evaluated"

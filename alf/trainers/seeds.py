@@ -68,11 +68,18 @@ def seed_process(seeds: Seeds) -> None:
     tf.random.set_seed(init)
 
 
-def at_iteration(seed: np.random.SeedSequence, iteration: int) -> np.random.SeedSequence:
-    """The stream of `seed` for what begins at an iteration; `seed` itself at the first one."""
-    if not iteration:
+def at_iteration(seed: np.random.SeedSequence, iteration: int, collected: int = 0) -> np.random.SeedSequence:
+    """The stream of `seed` for what begins at an iteration; `seed` itself where the run begins.
+
+    Args:
+      seed: of the whole run.
+      iteration: how many there were.
+      collected: steps that were collected before the first one, by a part of the run that was interrupted there.
+    """
+    if not iteration and not collected:
         return seed
-    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, _RESUMED, iteration))
+    begin = (iteration,) if iteration else (0, collected)
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, _RESUMED, *begin))
 
 
 def reseed_process(seed: np.random.SeedSequence, iteration: int) -> None:

@@ -154,6 +154,35 @@ def test_metrics_are_whole_in_a_checkpoint_that_an_evaluation_saves(small_config
     _assert_same(whole, _run(AsyncOffPolicyTrainer, small_config, num_iterations=4, **settings))
 
 
+def test_a_failure_costs_no_metrics(small_config, monkeypatch):
+    """They are in the checkpoint that is written after it, whatever their thread was behind by then."""
+    feed = threads.feed
+
+    def slowly(*args):
+        time.sleep(0.3)
+        feed(*args)
+
+    failing = small_config(AsyncOffPolicyTrainer, num_iterations=100).create_trainer()
+    failing.initialize()
+    after = failing._report.after_iteration
+
+    def fail():
+        after()
+        if failing.counters.iterations == 2:
+            raise MemoryError("on purpose")
+
+    failing._report.after_iteration = fail
+    with monkeypatch.context() as slow, pytest.raises(MemoryError, match="on purpose"):
+        slow.setattr(threads, "feed", slowly)
+        failing.train()
+    resumed = small_config(AsyncOffPolicyTrainer, num_iterations=100).create_trainer()
+    resumed.initialize()
+    counted = [[float(m.result()) for m in t.driver.get_step_metrics()] for t in (failing, resumed)]
+    resumed.close()
+    assert counted[0][1] > 0
+    assert counted[0] == counted[1]
+
+
 def test_an_evaluation_that_was_interrupted_is_played_again(small_config, tmp_path, monkeypatch):
     settings = EVALUATED | {"eval_interval": 2}
     whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=5, **settings)

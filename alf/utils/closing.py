@@ -1,0 +1,16 @@
+"""Closing many things, whatever becomes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from absl import logging
+
+
+def close_all(closers: Iterable[Callable[[], None]]) -> None:
+    """Calls all of them; what one raises is logged, since everything is over, and keeps the others from nothing."""
+    for close in closers:
+        try:
+            close()
+        except Exception as e:
+            logging.warning("While closing: %s: %s", type(e).__name__, e)
