@@ -348,6 +348,7 @@ class Improver(abc.ABC):
         self._position = (time_step, policy_state)
         self._count(steps)
         self._after_iteration()
+        self._counters[Phase.TRAIN].add(self._elapsed())  # reports and checkpoints take time too
         return True
 
     def _count(self, steps: int) -> None:
@@ -465,7 +466,7 @@ class Improver(abc.ABC):
             self.evaluate(self.schedule.evaluation_steps)
 
     def _evaluate(self, count: Count) -> None:
-        self._marked_at = time.monotonic()
+        self._marked_at = self._marked_at if self._improving else time.monotonic()
         longest, step = self.schedule.max_episode_steps, self._counters.global_steps
         result = self._evaluations.play(count, step, longest, lambda: self._signals.requested is not None)
         self._counters[Phase.TEST].add(self._elapsed())

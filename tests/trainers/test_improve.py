@@ -10,12 +10,14 @@ import functools
 import itertools
 import os
 import signal
+from types import SimpleNamespace
 
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.trainers import improving
 from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
@@ -251,6 +253,27 @@ def test_stop_conditions_end_training(small_config, caplog):
     again.train()
     assert again.counters.iterations == 2
     assert again._evaluations.history.all == trainer._evaluations.history.all
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_the_time_limit_counts_what_checkpoints_take(small_config, monkeypatch, evaluated):
+    """By a clock that goes on while one is written only."""
+    now = [0.0]
+    monkeypatch.setattr(improving, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    settings = {"evaluate": True, "eval_interval": 1, "num_eval_episodes": 1} if evaluated else {}
+    settings |= {"checkpoint_interval": 1, "num_iterations": 9, "stop_conditions": [TimeLimit(3.0)]}
+    trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    trainer.initialize()
+    save = trainer._saver.save
+
+    def slowly(*args):
+        now[0] += 1.0
+        save(*args)
+
+    trainer._saver.save = slowly
+    trainer.train()
+    assert trainer.counters.iterations <= 3  # an evaluation may save too
+    assert "the time limit of 3 s is reached" in RunIndex.load(trainer._root_dir).run["why"]
 
 
 def test_the_success_rate_is_that_of_the_last_evaluation(small_config):
