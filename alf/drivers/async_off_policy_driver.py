@@ -419,8 +419,17 @@ class AsyncOffPolicyDriver(Driver):
 
     # ---- telling ----
 
+    def adopt(self, previous: Driver) -> None:
+        """See `Driver.adopt`; lag, steps and drops are those of the whole run too."""
+        super().adopt(previous)
+        if isinstance(previous, AsyncOffPolicyDriver):
+            self._steps, self._dropped_steps, self._lag = previous._steps, previous._dropped_steps, previous._lag
+
     def stats(self) -> dict[str, float]:
         """Scalars for displays: steps, lag, queue fill, restarts, drops, step time."""
+        collected = self._collection.stats()
+        if "restarts" in collected:
+            collected["restarts"] += self._restarts_before
         return {
             "env_steps": float(self._steps),
             "policy_version": float(self._store.version),
@@ -429,7 +438,7 @@ class AsyncOffPolicyDriver(Driver):
             "log_queue_wait_secs": self._queues.log_queue.waited_secs,
             "dropped_steps": float(self._dropped_steps),
             **self._lag.stats(),
-            **self._collection.stats(),
+            **collected,
         }
 
     def timings(self) -> Timings:

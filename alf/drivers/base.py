@@ -78,6 +78,7 @@ class Driver:
             AverageEpisodeLengthMetric(num_envs=num_envs, env_batch_size=batch_size),
         ]
         self._metrics: list[Any] = [*standard, *(metrics or [])]
+        self._restarts_before = 0.0
 
     @property
     def algorithm(self) -> RLAlgorithm:
@@ -117,6 +118,7 @@ class Driver:
     def adopt(self, previous: Driver) -> None:
         """Goes on counting with the metrics and observers of a driver that has stopped; to be called before `start`."""
         self._metrics, self._observers = previous._metrics, previous._observers
+        self._restarts_before = previous.stats().get("restarts", 0.0)
 
     def start(self) -> None:
         """Starts what the driver runs in the background."""

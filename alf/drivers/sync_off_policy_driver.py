@@ -177,7 +177,7 @@ class SyncOffPolicyDriver(Driver):
         return {
             "env_steps": float(self._steps),
             "policy_version": float(int(self._algorithm.iterations)),
-            "restarts": float(restarts(self._collector.env)),
+            "restarts": self._restarts_before + restarts(self._collector.env),
             "env_step_ms": 1e3 * self._collector.step_secs,
         }
 

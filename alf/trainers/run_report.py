@@ -162,7 +162,6 @@ class RunReport:
     def follow(self, driver: Driver) -> None:
         """Reports another driver from now on, which has adopted the one before."""
         self._driver = driver
-        self._lags = None
         self._observe(driver)
 
     def follow_goals(self) -> None:

@@ -84,6 +84,31 @@ def test_a_crash_ends_open_episodes_as_truncated_is_counted_and_the_run_goes_on(
         assert sum(1 for s, d in rows if s == 2 and d > 0) >= 2, "the cut episodes are truncated, not terminated"
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_restarts_count_on_where_a_driver_takes_the_place_of_another(kind: str) -> None:
+    def driver_of(*raise_at: int) -> Any:
+        counter = StepCounter()
+        env = RestartingEnvironment(
+            lambda seed=None: FaultyEnvironment(CountingEnvironment(2), raise_at=raise_at, counter=counter)
+        )
+        if kind == "sync":
+            return SyncOffPolicyDriver(env, CountingAlgorithm(env), 6, random_seed=1)
+        return AsyncOffPolicyDriver([env], CountingAlgorithm(env), 0, 6, 1, mode="sync", random_seed=1)
+
+    def collect(driver: Any) -> None:
+        if kind == "async":
+            return _run(driver, 3)
+        for _ in range(3):
+            driver.run()
+        driver.stop()
+
+    first, second = driver_of(5, 11), driver_of(7)
+    collect(first)
+    second.adopt(first)
+    collect(second)
+    assert second.stats()["restarts"] == 3
+
+
 def _aligned(array: np.ndarray) -> np.ndarray:
     """A copy at an address that TensorFlow takes over instead of copying: a multiple of 64."""
     memory = np.zeros(array.nbytes + 64, np.uint8)

@@ -56,6 +56,10 @@ def test_two_halves_make_the_whole(trainer_class, bindings, small_config, tmp_pa
     _run(trainer_class, small_config, num_iterations=2)
     halves = _run(trainer_class, small_config, num_iterations=4)
     _assert_same(whole, halves)
+    # Though environments and driver were made anew at the checkpoint between.
+    assert whole.driver.stats()["env_steps"] == whole.counters.env_steps
+    lags = whole.driver.lag_histogram()
+    assert lags is None or lags.sum() == whole.counters.env_steps / whole.driver._batch_size
 
 
 @pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
