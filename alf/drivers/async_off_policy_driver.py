@@ -14,7 +14,7 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, PolicyStep
 from alf.drivers.arguments import check_mode, check_options, check_workers, count_environments, make_environments
-from alf.drivers.base import Driver
+from alf.drivers.base import Driver, waited_until
 from alf.drivers.collection import Collection, EnvironmentHost
 from alf.drivers.collector import driver_seeds
 from alf.drivers.coordinator import Coordinator
@@ -341,7 +341,9 @@ class AsyncOffPolicyDriver(Driver):
                 self._check_stall()
                 if self._coord.should_stop():
                     raise QueueClosed("driver") from None
-                waited = time.monotonic() - self._waiting_since
+                # While an environment's worker is away, nobody counts that as hanging.
+                since = max(self._waiting_since, *(waited_until(env) for env in self._envs))
+                waited = time.monotonic() - since
                 if waited > self._stall_timeout_secs:
                     self._coord.request_stop(
                         TimeoutError(f"The learner has waited {waited:.0f} s for a batch: {self._who_is_busy()}.")

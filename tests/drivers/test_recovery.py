@@ -217,6 +217,39 @@ def test_a_hang_beside_a_busy_environment_is_noticed() -> None:
         thread.join(10)
 
 
+@pytest.mark.parametrize("actors", [0, 1])
+def test_a_learner_waits_for_a_machine_that_comes_back(actors: int) -> None:
+    """With actor threads that need both environments nobody goes on meanwhile, and no clock runs."""
+
+    class Away(FaultyEnvironment):
+        until = 0.0
+
+        @property
+        def waited_until(self) -> float:
+            return time.monotonic() if self.until < 0 else self.until
+
+        def _step(self, action: Any) -> Any:
+            first, self.until = self.until == 0.0, self.until or -1.0
+            if first:
+                time.sleep(2.0)
+                self.until = time.monotonic()
+            return super()._step(action)
+
+    envs = [CountingEnvironment(2), Away(CountingEnvironment(2, 2))]
+    algorithm = CountingAlgorithm(envs[0])
+    sizes = (1, 4, 2) if actors else (0, 4, 2)
+    driver = AsyncOffPolicyDriver(
+        envs, algorithm, *sizes, actor_queue_cap=1 + actors, random_seed=1, stall_timeout_secs=0.5, stepping="host"
+    )
+    driver.start()
+    try:
+        for _ in range(3):
+            driver.run_async()
+            algorithm.batches.clear()
+    finally:
+        driver.stop()
+
+
 def test_an_error_of_an_observer_that_drains_after_stop_is_told() -> None:
     seen = []
 
