@@ -4,7 +4,7 @@
 
 where search.json is, for example,
 
-    {"parameters": {"Adam.learning_rate": [1e-3, 3e-3], "PPOLoss.entropy_regularization": [0.0, 0.01]}, "repeats": 3}
+    {"parameters": {"PolynomialDecay.initial_learning_rate": [1e-3, 3e-3], "PPOLoss.td_lambda": [0.8, 0.95]}, "repeats": 3}
 
 Each run is a process of alf.bin.train in a directory of its own below --root_dir, whose output is in `output.log` there.
 The same command again goes on: runs that are finished are left out, others resume. Ctrl-C ends the runs, which save
