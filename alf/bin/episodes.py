@@ -59,7 +59,7 @@ def run_episodes(
         success_threshold,
         lambda: env.successes,
         observation_spec=env.observation_spec(),
-        restarts=lambda: env.restarts,
+        restarts=lambda: env.cuts,
     )
     driver = PolicyDriver(
         env, algorithm, observers=[recorder, *observers], epsilon_greedy=epsilon_greedy, random_seed=random_seed

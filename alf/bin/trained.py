@@ -43,14 +43,14 @@ def make_environment(seed: int | None, pictures: bool = False, batch_size: int =
       UsageError: it cannot be made.
     """
     from alf.bin.video import render_without_display
-    from alf.environments import suite_atari, suite_gym
+    from alf.environments import suite_agents, suite_atari, suite_gym
     from alf.environments.utils import create_environment
     from alf.utils.gin_utils import bind
 
     arguments: dict[str, Any] = {"num_parallel_environments": batch_size, "nonparallel": batch_size == 1, "seed": seed}
     if pictures:
         render_without_display()
-        for load in (suite_gym.load, suite_atari.load):
+        for load in (suite_gym.load, suite_atari.load, suite_agents.load):
             bind(load, "render_mode", "rgb_array")
         arguments["vectorization"] = "auto"
     try:

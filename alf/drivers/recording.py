@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,16 @@ from alf.replay.dataset import Steps
 
 
 class _Recorder:
-    """An observer that keeps the finished episodes of each environment of a batch."""
+    """An observer that keeps the episodes of each environment of a batch that came to an end of their own.
 
-    def __init__(self, batch_size: int) -> None:
+    What a restart, or a value that is not finite, has cut short is left out, and so are the episodes that are only made up
+    to end at once.
+    """
+
+    def __init__(self, batch_size: int, cuts: Callable[[], int]) -> None:
         self.finished: list[list[list[Any]]] = [[] for _ in range(batch_size)]
+        self._cuts, self._seen = cuts, cuts()
+        self._cut = np.zeros(batch_size, bool)
         self._open: list[list[Any]] = [[] for _ in range(batch_size)]
         # What the next step of each environment came with.
         self._reward = np.zeros(batch_size, np.float32)
@@ -44,7 +51,12 @@ class _Recorder:
             )
             self._open[b] = [row] if first else [*self._open[b], row]
             if step_type == StepType.LAST:
-                self.finished[b].append(self._open[b])
+                if not self._cut[b]:
+                    self.finished[b].append(self._open[b])
+                self._cut[b] = False
+        # The environment has taken this step by now: what it cut ends with the next one.
+        self._cut |= self._cuts() != self._seen
+        self._seen = self._cuts()
         self._reward = np.array(trajectory.reward, np.float32)
         self._discount = np.array(trajectory.discount, np.float32)
 
@@ -75,7 +87,7 @@ def record_episodes(
     Raises:
       ValueError: too few episodes have ended within the limit.
     """
-    recorder = _Recorder(env.batch_size)
+    recorder = _Recorder(env.batch_size, lambda: env.cuts)
     driver = PolicyDriver(env, algorithm, observers=[recorder], epsilon_greedy=epsilon_greedy, random_seed=random_seed)
     each = math.ceil(num_episodes / env.batch_size)
     driver.predict_until(lambda: recorder.has(each), each * max_steps_per_episode)

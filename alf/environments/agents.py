@@ -76,7 +76,8 @@ def stacked_space(space: spaces.Space, count: int) -> spaces.Space:
     if isinstance(space, spaces.Discrete):
         return spaces.MultiDiscrete(np.full(count, space.n), start=np.full(count, space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        return spaces.MultiDiscrete(np.tile(space.nvec, (count, 1)), start=np.tile(space.start, (count, 1)))
+        choices, start = (np.repeat(x[np.newaxis], count, axis=0) for x in (space.nvec, space.start))
+        return spaces.MultiDiscrete(choices, start=start)
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiBinary((count, *space.shape))
     raise ValueError(

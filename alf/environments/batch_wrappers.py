@@ -31,6 +31,11 @@ class BatchWrapper(BatchedEnvironment):
         return self._env.restarts
 
     @property
+    def cuts(self) -> int:
+        """That of the wrapped environment."""
+        return self._env.cuts
+
+    @property
     def successes(self) -> np.ndarray | None:
         """That of the wrapped environment."""
         return self._env.successes

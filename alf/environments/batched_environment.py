@@ -45,6 +45,11 @@ class BatchedEnvironment(py_environment.PyEnvironment):
         return 0
 
     @property
+    def cuts(self) -> int:
+        """How often all open episodes were cut short: as often as it was rebuilt, and for values that are not finite."""
+        return self.restarts
+
+    @property
     def successes(self) -> np.ndarray | None:
         """Bool [B]: which rows the last step was a success for, where the environment tells; None where it does not."""
         return None

@@ -120,6 +120,11 @@ class RestartingEnvironment(BatchedEnvironment):
         return self._restarts
 
     @property
+    def cuts(self) -> int:
+        """See `BatchedEnvironment.cuts`."""
+        return self._restarts + self._nonfinite_truncations
+
+    @property
     def successes(self) -> np.ndarray | None:
         """That of the environment."""
         return None if self._pending else self._env.successes

@@ -158,7 +158,7 @@ class SingleEnvironment(GymnasiumEnvironment):
     def render(self, mode: str = "rgb_array") -> np.ndarray | None:
         """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
         del mode
-        return _one_picture(self._env.render() if self._env.render_mode else None)
+        return one_picture(self._env.render() if self._env.render_mode else None)
 
     def close(self) -> None:
         """Closes the environment."""
@@ -258,7 +258,7 @@ class VectorEnvironment(GymnasiumEnvironment):
     def render(self, mode: str = "rgb_array") -> np.ndarray | None:
         """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
         del mode
-        return _one_picture(self._env.render() if self._env.render_mode else None)
+        return one_picture(self._env.render() if self._env.render_mode else None)
 
     def close(self) -> None:
         """Closes the vector environment."""
@@ -303,9 +303,15 @@ def next_step_autoreset(env: VectorEnv) -> VectorEnv:
     )
 
 
-def _one_picture(pictures: Any) -> np.ndarray | None:
+def one_picture(pictures: Any) -> np.ndarray | None:
+    """The picture of the first row, out of what an environment, or a vector of some, has rendered.
+
+    Raises:
+      NotImplementedError: it renders nothing.
+    """
     if pictures is None:
         raise NotImplementedError('No picture to render: make the environment with render_mode="rgb_array".')
     if isinstance(pictures, (tuple, list)):
         pictures = pictures[0]
-    return np.asarray(pictures)
+    picture = np.asarray(pictures)
+    return picture[0] if picture.ndim == 4 else picture  # of the first row

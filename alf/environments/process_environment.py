@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -10,7 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import gymnasium
@@ -18,7 +19,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
 from alf.environments.call_thread import bounded_call
-from alf.environments.gymnasium_environment import VectorEnvironment
+from alf.environments.gymnasium_environment import VectorEnvironment, one_picture
 from alf.environments.phases import tell_phase
 
 _DEFAULT_STEP_TIMEOUT_SECS = 300.0
@@ -46,6 +47,9 @@ class _BoundedVectorEnv(AsyncVectorEnv):
                 f"The worker processes did not build their {self.num_envs} environments within {self._start_timeout:g} s; "
                 "a longer step_timeout_secs gives them longer."
             ) from None
+        except BaseException:
+            close_workers(self)  # those that were built
+            raise
 
 
 class ProcessEnvironment(VectorEnvironment):
@@ -96,6 +100,13 @@ class ProcessEnvironment(VectorEnvironment):
         env = self._env
         if self._told_phases:
             self._call(lambda: env.call_async("enter_phase", phase), env.call_wait, self._timeout)
+
+    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
+        """As in `VectorEnvironment`; bounded in time."""
+        del mode
+        env = self._env
+        draw = lambda: self._call(lambda: env.call_async("render"), env.call_wait, self._timeout)  # noqa: E731
+        return one_picture(draw() if env.render_mode else None)
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
         env = self._env
@@ -148,7 +159,7 @@ def make_process_environment(
     with _FORK_LOCK:
         try:
             env = _BoundedVectorEnv(makers, max(step_timeout_secs or 0.0, _START_TIMEOUT_SECS))
-        except (EOFError, ConnectionResetError) as error:
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             raise ChildProcessError("A worker process died while it built its environment.") from error
     try:
         return ProcessEnvironment(env, seeds, step_timeout_secs, told_phases=True)
@@ -230,19 +241,28 @@ class _PortableErrors(gymnasium.Wrapper):
     """Sees that every exception can travel to the main process, which would else wait for it for ever."""
 
     def enter_phase(self, phase: str) -> None:
-        tell_phase(self.env, phase)
+        with _made_portable():
+            tell_phase(self.env, phase)
 
     def reset(self, **kwargs: Any) -> Any:
-        try:
+        with _made_portable():
             return self.env.reset(**kwargs)
-        except Exception as error:
-            raise _portable(error) from None
 
     def step(self, action: Any) -> Any:
-        try:
+        with _made_portable():
             return self.env.step(action)
-        except Exception as error:
-            raise _portable(error) from None
+
+    def render(self) -> Any:
+        with _made_portable():
+            return self.env.render()
+
+
+@contextlib.contextmanager
+def _made_portable() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _portable(error) from None
 
 
 def _portable(error: Exception) -> Exception:

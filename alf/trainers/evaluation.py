@@ -245,7 +245,7 @@ class Evaluator:
             lambda: self._env.successes,
             shape,
             self._env.observation_spec(),
-            lambda: self._env.restarts,
+            lambda: self._env.cuts,
         )
         self._recorder = recorder
         self._video.begin()

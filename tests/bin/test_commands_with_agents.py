@@ -81,6 +81,24 @@ def test_evaluate_has_the_numbers_of_each_behavior(run, tmp_path, logged):
     assert any(line.startswith("ckpt-1, deterministic, runner: return 4.00 ± 0.00 over 3") for line in logged)
 
 
+def test_agents_of_a_shipped_task_are_filmed(tmp_path, logged):
+    settings = SETTINGS.replace("'tests.environments.small_agents:SmallAgents'", "'rock_paper_scissors'")
+    settings = "\n".join(line for line in settings.splitlines() if "threshold" not in line and "MeanReturn" not in line)
+    file = tmp_path / "s.gin"
+    file.write_text(
+        f"{settings}\nimport alf.environments.suite_agents\ncreate_environment.env_load_fn = @suite_agents.load\n"
+    )
+    root, film = tmp_path / "run", tmp_path / "v.gif"
+    assert run_here(train.main, f"--root_dir={root}", f"--gin_file={file}") == 0, logged
+    assert (
+        run_here(
+            play.main, f"--root_dir={root}", "--num_episodes=1", "--sleep_time_per_step=0", f"--record_file={film}"
+        )
+        == 0
+    ), logged
+    assert film.stat().st_size > 100, logged
+
+
 def test_status_has_a_line_for_each_behavior(run, capsys):
     assert run_here(status.main, f"--root_dir={run}") == 0
     text = capsys.readouterr().out

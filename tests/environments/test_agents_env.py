@@ -239,3 +239,10 @@ def test_idle_rewards_are_summed() -> None:
         idle = after.observation[2] - before.observation[2] - 1
         earned = CountingAgents.expected_reward(int(before.observation[1]), _policy(before.observation))
         assert after.reward == pytest.approx(earned + idle * IDLE_REWARD, abs=1e-5)
+
+
+def test_choices_of_several_axes_are_stacked_in_front() -> None:
+    space = agents.stacked_space(gymnasium.spaces.MultiDiscrete([[2, 3], [3, 4]], start=[[0, 1], [2, 3]]), 2)
+    assert space.shape == (2, 2, 2)
+    np.testing.assert_array_equal(space.nvec, [[[2, 3], [3, 4]]] * 2)
+    np.testing.assert_array_equal(space.start, [[[0, 1], [2, 3]]] * 2)

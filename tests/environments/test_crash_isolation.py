@@ -466,7 +466,7 @@ def test_nan_can_truncate() -> None:
     env = RestartingEnvironment(lambda seed: _Poisoned(4, "observation", np.nan), nonfinite="truncate")
     played = _play(env, 9)
     _assert_whole(played)
-    assert (env.nonfinite_truncations, env.restarts) == (1, 0)
+    assert (env.nonfinite_truncations, env.restarts, env.cuts) == (1, 0, 1)
     assert played[4].step_type.tolist() == [_LAST] * 3
     assert np.array_equal(played[4].observation, played[3].observation)
     assert played[5].observation[:, 1].tolist() == [1, 1, 1]

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from alf.bin.episodes import run_episodes
 from alf.drivers.policy_driver import PolicyDriver
+from alf.drivers.recording import record_episodes
 from alf.environments import RestartingEnvironment
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment, StepCounter
 from alf.environments.utils import create_environment
@@ -115,6 +116,47 @@ def test_an_episode_that_a_restart_cut_is_played_anew(at):
     env.close()
     assert played.lengths == [7] * 6
     assert all(28 <= x < 29 for x in played.returns), "1 + 2 + ... + 7, and a little for the actions"
+
+
+class _Poisoned(CountingEnvironment):
+    """Shows a value that is not finite in row 1, at the step after row 0's first end."""
+
+    calls = 0
+
+    def _step(self, action):
+        step = super()._step(action)
+        self.calls += 1
+        if self.calls == 4:
+            step.observation[1, 2] = np.nan
+        return step
+
+
+def _cut_by_nan():
+    return RestartingEnvironment(lambda seed=None: _Poisoned(2, episode_lengths=[3, 9]), nonfinite="truncate")
+
+
+def test_an_episode_that_a_value_cut_is_played_anew():
+    """And one that was only made up, to end with it, is none."""
+    env = _cut_by_nan()
+    played = run_episodes(env, CountingAlgorithm(env, recurrent=False), 4, 0.0, 0)
+    assert env.cuts == 1
+    assert sorted(set(played.lengths)) == [3, 9]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_dataset_has_whole_episodes_only(crash):
+    counter = StepCounter()
+    build = lambda seed=None: FaultyEnvironment(  # noqa: E731
+        CountingEnvironment(2, episode_lengths=[3, 9]), raise_at=[4], counter=counter
+    )
+    env = RestartingEnvironment(build) if crash else _cut_by_nan()
+    steps = record_episodes(CountingAlgorithm(env, recurrent=False), env, 6, random_seed=0)
+    assert env.cuts == 1
+    begins = np.flatnonzero(steps.step_type == 0)
+    episodes = np.split(steps.observation[:, 2], begins[1:])
+    assert {len(episode) for episode in episodes} == {4, 10}
+    for episode in episodes:
+        np.testing.assert_array_equal(episode, np.arange(len(episode)))
 
 
 def test_fewer_episodes_than_rows():
