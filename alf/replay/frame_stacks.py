@@ -93,9 +93,12 @@ class FrameStacks:
             first = (step_type == StepType.FIRST)[..., np.newaxis, np.newaxis, np.newaxis, np.newaxis]
             of_a_step = tuple(range(3, frames.ndim))
             wrong = (older != np.where(first, frames[:, :, :, -1:], before)).any(of_a_step)
-            # An environment that was built anew ended its episode by showing the last stack again.
-            again = (frames[:, 1:] == frames[:, :-1]).all(of_a_step) & (step_type[:, 1:] == StepType.LAST)
-            wrong[:, 1:] &= ~again
+            # An environment that was built anew ended its episode by showing the last stack again, once, or twice where
+            # other rows of its batch had to begin first.
+            same = (frames[:, 1:] == frames[:, :-1]).all(of_a_step)
+            ends = same & (step_type[:, 1:] == StepType.LAST)
+            ends_next = np.concatenate([ends[:, 1:], np.ones_like(ends[:, :1])], axis=1)
+            wrong[:, 1:] &= ~(ends | (same & (step_type[:, 1:] == StepType.MID) & ends_next))
             if wrong.any():
                 raise ValueError(
                     f"ReplayBuffer.frame_stack={self.size}: observations along axis {self.axis} are not the frames of the "

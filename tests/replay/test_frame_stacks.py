@@ -133,13 +133,15 @@ def test_an_episode_that_ends_by_showing_its_last_stack_again_is_no_reason_to_re
     replayer, play = make(UniformReplay, -1), Play((5,), -1)
     exp = play.segment(5)
 
-    def shown_again(step_type: int) -> Experience:
+    def shown_again(*step_types: int) -> Experience:
         types, image = exp.step_type.numpy(), exp.observation["image"].numpy()
-        types[0, 3], image[0, 3] = step_type, image[0, 2]
+        begin = 4 - len(step_types)
+        types[0, begin:4], image[0, begin:4] = np.array(step_types)[:, np.newaxis], image[0, begin - 1]
         types[0, 4], image[0, 4] = 0, 9
         return exp._replace(step_type=tf.constant(types), observation={**exp.observation, "image": tf.constant(image)})
 
     replayer.observe(shown_again(StepType.LAST))
+    make(UniformReplay, -1).observe(shown_again(StepType.MID, StepType.LAST))
     with pytest.raises(ValueError, match=r"ReplayBuffer\.frame_stack=4"):
         make(UniformReplay, -1).observe(shown_again(StepType.MID))
 
