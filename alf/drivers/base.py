@@ -36,6 +36,11 @@ def restarts(env: Any) -> int:
     return env.restarts if isinstance(env, BatchedEnvironment) else 0
 
 
+def cuts(env: Any) -> int:
+    """See `BatchedEnvironment.cuts`; 0 for a batched environment that is not of alf."""
+    return env.cuts if isinstance(env, BatchedEnvironment) else 0
+
+
 def waited_until(env: Any) -> float:
     """See `BatchedEnvironment.waited_until`; 0 for a batched environment that is not of alf."""
     return env.waited_until if isinstance(env, BatchedEnvironment) else 0.0

@@ -12,6 +12,7 @@ import tensorflow as tf
 from alf.algorithms.judging import judge
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import StepType
+from alf.drivers.base import cuts
 from alf.drivers.policy_driver import PolicyDriver
 from alf.replay.dataset import Steps
 
@@ -87,7 +88,7 @@ def record_episodes(
     Raises:
       ValueError: too few episodes have ended within the limit.
     """
-    recorder = _Recorder(env.batch_size, lambda: env.cuts)
+    recorder = _Recorder(env.batch_size, lambda: cuts(env))
     driver = PolicyDriver(env, algorithm, observers=[recorder], epsilon_greedy=epsilon_greedy, random_seed=random_seed)
     each = math.ceil(num_episodes / env.batch_size)
     driver.predict_until(lambda: recorder.has(each), each * max_steps_per_episode)
