@@ -196,10 +196,8 @@ TASKS: dict[str, Task] = {
     ),
     "pong_ppo": Task(
         title="Pong, PPO",
-        steps=3_328_000,
+        steps=1_024_000,
         example="async_ppo_pong",
-        # The example's own run is shorter.
-        params=("TrainerConfig.num_iterations=3250", "PolynomialDecay.decay_steps=52000"),
         peer={"algorithm": "PPO", "environment": "PongNoFrameskip-v4", "atari": True, "n_envs": 8, "n_steps": 128}
         | {"n_epochs": 4, "batch_size": 256, "learning_rate": "linear 0.00025", "clip_range": "linear 0.1"}
         | {"vf_coef": 0.5, "ent_coef": 0.01},
