@@ -22,3 +22,15 @@ def make_algorithm(observation_spec, action_spec, debug_summaries=False):
         optimizer=tf.keras.optimizers.legacy.Adam(1e-3),
         debug_summaries=debug_summaries,
     )
+
+
+def fail_after(trainer, iteration):
+    """Has an initialised trainer raise MemoryError when an iteration has been reported, before it can be saved."""
+    after = trainer._report.after_iteration
+
+    def fail():
+        after()
+        if trainer.counters.iterations == iteration:
+            raise MemoryError("on purpose")
+
+    trainer._report.after_iteration = fail

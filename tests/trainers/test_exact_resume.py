@@ -18,6 +18,7 @@ from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
+from tests.trainers.small_run import fail_after
 
 pytestmark = pytest.mark.slow
 
@@ -168,14 +169,7 @@ def test_a_failure_costs_no_metrics(small_config, monkeypatch):
 
     failing = small_config(AsyncOffPolicyTrainer, num_iterations=100).create_trainer()
     failing.initialize()
-    after = failing._report.after_iteration
-
-    def fail():
-        after()
-        if failing.counters.iterations == 2:
-            raise MemoryError("on purpose")
-
-    failing._report.after_iteration = fail
+    fail_after(failing, 2)
     with monkeypatch.context() as slow, pytest.raises(MemoryError, match="on purpose"):
         slow.setattr(threads, "feed", slowly)
         failing.train()

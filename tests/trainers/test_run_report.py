@@ -24,6 +24,7 @@ from alf.trainers.schedule import Schedule
 from tests.algorithms.off_policy import make
 from tests.environments.small_agents import SmallAgents
 from tests.trainers.many_agents import behaviors, ppo
+from tests.trainers.small_run import fail_after
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
@@ -51,14 +52,7 @@ def test_a_run_killed_after_a_checkpoint_goes_on_without_a_gap(small_config, tmp
     settings |= {"num_eval_episodes": 1, "unroll_length": 16}
     killed = small_config(SyncOffPolicyTrainer, **settings, num_iterations=100).create_trainer()
     killed.initialize()
-    after = killed._report.after_iteration
-
-    def crash():
-        after()
-        if killed.counters.iterations == 3:
-            raise MemoryError("on purpose")
-
-    killed._report.after_iteration = crash
+    fail_after(killed, 3)
     # The process is gone before it can save what it has: the newest checkpoint is that of iteration 2.
     killed._saver.save_after = lambda error: None
     with pytest.raises(MemoryError, match="on purpose"):
