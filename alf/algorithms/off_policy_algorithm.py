@@ -22,7 +22,7 @@ from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.memory_use import MemoryUse
 from alf.replay.sampling import View
 from alf.replay.uniform_replay import UniformReplay
-from alf.utils import nest_utils, rng
+from alf.utils import devices, nest_utils, rng
 from alf.utils.common import check_sizes, is_stateless, zeros_from_spec
 from alf.utils.tracing import Traced
 
@@ -54,8 +54,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
-        self._seed = tf.Variable(0, dtype=tf.int64, trainable=False, name="seed")
+        self._iterations = devices.number_on_host("iterations")
+        self._seed = devices.number_on_host("seed")
         # In an object of no kind that TensorFlow tracks: none of this belongs into checkpoints.
         self._volatile = _Volatile()
 

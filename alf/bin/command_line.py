@@ -16,6 +16,7 @@ from types import FrameType
 from absl import app, flags, logging
 
 from alf import _starting
+from alf._extras import how_to_install
 
 ROOT_DIR = flags.DEFINE_string("root_dir", None, "Directory of everything the run writes.")
 GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "Path of a gin file, or name of a shipped example; repeatable.")
@@ -32,6 +33,7 @@ INTER_OP = flags.DEFINE_integer(
 USE_CPU = flags.DEFINE_bool("use_cpu", False, "Make TensorFlow see no GPU.")
 
 MISTAKE = 2
+_NVIDIA_GPU = "/dev/nvidia0"
 INTERRUPTED = 130
 
 # Errors whose message says what to do; looked up only in what is imported, since some commands do without TensorFlow.
@@ -327,9 +329,14 @@ def _set_up_devices() -> None:
         if USE_CPU.value:
             tf.config.set_visible_devices([], "GPU")
             logging.info("--use_cpu: TensorFlow sees no GPU (there are %d).", len(gpus))
-        for gpu in [] if USE_CPU.value else gpus:
-            # So that several runs share a GPU, and nvidia-smi shows what is used.
-            tf.config.experimental.set_memory_growth(gpu, True)
+        elif gpus:
+            logging.info("TensorFlow sees %d GPU(s) and learns on the first; --use_cpu has it see none.", len(gpus))
+        elif os.path.exists(_NVIDIA_GPU) and os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() not in ("", "-1"):
+            logging.warning(
+                "This machine has a GPU that TensorFlow cannot use; --use_cpu says that it need not. It wants a recent driver, "
+                "and libraries: %s",
+                how_to_install("gpu"),
+            )
     except RuntimeError as e:
         # TensorFlow has started: what is in force stays, which is wrong only where a GPU should not be seen.
         if USE_CPU.value and tf.config.get_visible_devices("GPU"):

@@ -13,6 +13,7 @@ from alf.drivers.policy_store import Snapshot, check_reads_no_variable, reading
 from alf.drivers.queues import TFQueues
 from alf.drivers.unroll import Call, Policy
 from alf.utils.common import flat
+from alf.utils.devices import for_host, on_host
 
 
 def queue_policy(queues: TFQueues) -> Policy:
@@ -47,10 +48,11 @@ class Server:
         self._requests = queues.actor_queues[0]
         self._replies = queues.action_return_queues[0]
         self._in_order = in_order
-        self._return_handles = tf.stack([q.handle for q in queues.action_return_queues])
+        with on_host():
+            self._return_handles = tf.stack([q.handle for q in queues.action_return_queues])
         weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
         handle = tf.TensorSpec([], tf.resource)
-        self._take = tf.function(self._take_requests, autograph=False).get_concrete_function(handle)
+        self._take = tf.function(for_host(self._take_requests), autograph=False).get_concrete_function(handle)
         requests = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._take.structured_outputs)
         self._answer = tf.function(self._answer_requests, autograph=False).get_concrete_function(
             weights,
@@ -90,7 +92,8 @@ class Server:
         flat_time_step, flat_state = flat((time_step, state))
         with reading(self._variables, weights):
             policy_step = self._algorithm.act(flat_time_step, flat_state, seed)
-        batched = tf.nest.map_structure(lambda x: tf.reshape(x, [count, -1, *x.shape[1:]]), policy_step)
-        for i in range(count):
-            reply = tf.nest.map_structure(lambda x, i=i: x[i], batched)
-            self._replies.enqueue((reply, version), tf.gather(return_handles, threads[i]))
+        with on_host():
+            batched = tf.nest.map_structure(lambda x: tf.reshape(x, [count, -1, *x.shape[1:]]), policy_step)
+            for i in range(count):
+                reply = tf.nest.map_structure(lambda x, i=i: x[i], batched)
+                self._replies.enqueue((reply, version), tf.gather(return_handles, threads[i]))

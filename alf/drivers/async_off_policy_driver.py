@@ -28,7 +28,7 @@ from alf.drivers.remote_collection import RemoteCollection
 from alf.drivers.teaching import Teacher, TeacherFn
 from alf.drivers.threads import DriverThread, LogEntry, LogThread
 from alf.drivers.unroll import Segment, sequential
-from alf.metrics.time_shares import Timings
+from alf.metrics.time_shares import Timings, together
 from alf.replay.experience_replayer import stack_segments
 from alf.utils.tracing import Traced
 from alf.utils.uninterrupted import whole
@@ -124,7 +124,7 @@ class AsyncOffPolicyDriver(Driver):
             algorithm.set_seed(random_seed)
 
         self._coord = Coordinator()
-        self._store = PolicyStore(algorithm.acting_variables())
+        self._store = PolicyStore(algorithm.acting_variables(), on_host=num_actor_queues == 0)
         self._pacer = Pacer(mode, count, learn_queue_cap, self._store)
         self._queues = self._make_queues(count, actor_queue_cap)
         self._coord.on_stop(self._queues.close_all)
@@ -446,7 +446,7 @@ class AsyncOffPolicyDriver(Driver):
     def timings(self) -> Timings:
         """What the time went to so far: the learner's, and that of all environment threads together."""
         here = {"training": self._algorithm.train_secs, "waiting_for_data": self._waited_secs}
-        return self._collection.timings()._replace(**here)
+        return together(self._timings_before, self._collection.timings()._replace(**here))
 
     def lag_histogram(self) -> np.ndarray:
         """See `Driver.lag_histogram`."""

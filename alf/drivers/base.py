@@ -84,6 +84,7 @@ class Driver:
         ]
         self._metrics: list[Any] = [*standard, *(metrics or [])]
         self._restarts_before = 0.0
+        self._timings_before = Timings()
 
     @property
     def algorithm(self) -> RLAlgorithm:
@@ -124,6 +125,7 @@ class Driver:
         """Goes on counting with the metrics and observers of a driver that has stopped; to be called before `start`."""
         self._metrics, self._observers = previous._metrics, previous._observers
         self._restarts_before = previous.stats().get("restarts", 0.0)
+        self._timings_before = previous.timings() or Timings()
 
     def start(self) -> None:
         """Starts what the driver runs in the background."""

@@ -17,6 +17,7 @@ from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.utils.common import packer
+from alf.utils.devices import on_host
 
 # An environment whose batched step takes longer is stepped between calls of TensorFlow: the calls cost about 0.2 ms,
 # and Python is then free to watch the environment.
@@ -119,6 +120,10 @@ class Collector:
           StopUnroll: the driver is stopping.
           Exception: what the environment raised, or the teacher.
         """
+        with on_host():
+            return self._collect(unroller, snapshot)
+
+    def _collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
         self.failure = None
         if self._carry is None:
             self._carry = unroller.initial_carry(self._guarded(self.env.reset))

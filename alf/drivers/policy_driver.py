@@ -22,6 +22,7 @@ from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, readi
 from alf.drivers.unroll import StopUnroll, action_time_step, control_of, in_loop, sequential, thread_of_the_pool
 from alf.utils import rng
 from alf.utils.common import add_outer_dims, check_range, reset_state_at_first, zeros_from_spec
+from alf.utils.devices import for_host, has_gpu, on_host
 
 PREDICT = 2
 
@@ -72,11 +73,14 @@ class PolicyDriver(Driver):
         self._epsilon_greedy = epsilon_greedy
         self._predicts = mode == PREDICT
         self._rng = np.random.default_rng(random_seed)
-        self._act = tf.function(self._act_in_loop, autograph=False)
-        self._act_in_a_row = tf.function(self._unroll, autograph=False)
+        self._act = tf.function(for_host(self._act_in_loop), autograph=False)
+        self._act_in_a_row = tf.function(for_host(self._unroll), autograph=False)
         self._read: list[tf.Variable] | None = None
         self._store: PolicyStore | None = None
         self._weights: tuple[tf.Tensor, ...] = ()
+        self._frozen_here = False
+        # What acts on the processors cannot look at variables that are on a GPU.
+        self._copies = has_gpu()
         # Where the environment stands, the seed of the next action, and what asks whether to go on.
         self._now: TimeStep = TimeStep((), (), (), ())
         self._fresh = FreshObservations(self._env)
@@ -111,6 +115,10 @@ class PolicyDriver(Driver):
         Raises:
           ValueError: acting reads variables in a way that would meet the live ones.
         """
+        self._frozen_here = True
+        self._copy()
+
+    def _copy(self) -> None:
         store = self._frozen_store()
         self._weights = store.publish(store.version + 1).weights
 
@@ -127,6 +135,7 @@ class PolicyDriver(Driver):
         Raises:
           ValueError: they are not those of this algorithm, or acting reads variables in a way that would meet the live ones.
         """
+        self._frozen_here = True
         store = self._frozen_store()
         self._weights = store.load(store.version + 1, weights).weights
 
@@ -196,6 +205,14 @@ class PolicyDriver(Driver):
         Returns:
           where it stands then, and the policy state.
         """
+        if self._copies and not self._frozen_here:
+            self._copy()
+        with on_host():
+            return self._play(over, max_batch_steps, time_step, policy_state)
+
+    def _play(
+        self, over: Callable[[], bool], max_batch_steps: float, time_step: ActionTimeStep | None, policy_state: Nest
+    ) -> tuple[ActionTimeStep, Nest]:
         if time_step is None:
             time_step, policy_state = self.get_initial_time_step(), None
         if policy_state is None:
@@ -299,7 +316,7 @@ class PolicyDriver(Driver):
 
         def frozen(*args: Nest) -> Any:
             with reading(store.variables, args[-1]):
-                return act(*args[:-1])
+                return for_host(act)(*args[:-1])
 
         weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in store.variables)
         with sequential():

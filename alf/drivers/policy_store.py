@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from alf.utils import devices
+
 
 class Snapshot(NamedTuple):
     """Weights of one version: `weights` are the values of the store's variables, in their order."""
@@ -55,8 +57,15 @@ def check_reads_no_variable(function: Any) -> None:
 class PolicyStore:
     """Holds the newest published version of a fixed list of variables."""
 
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+    def __init__(self, variables: Sequence[tf.Variable], on_host: bool = True) -> None:
+        """Creates a store without a version.
+
+        Args:
+          variables: of the learner.
+          on_host: keep versions in the memory of the processors, for who acts there; else where the variables are.
+        """
         self._variables = list(variables)
+        self._place = devices.HOST if on_host else None
         self._lock = threading.Lock()
         self._latest: Snapshot | None = None
         # Reading shares the variable's buffer; the next update of the variable copies it before it writes.
@@ -73,7 +82,8 @@ class PolicyStore:
         Raises:
           ValueError: `version` is older than the newest.
         """
-        return self._make_latest(Snapshot(version, self._read()))
+        with tf.device(self._place):  # where results are put
+            return self._make_latest(Snapshot(version, self._read()))
 
     def load(self, version: int, values: Sequence[np.ndarray]) -> Snapshot:
         """Makes values that came from elsewhere the newest version; the variables stay what they are.
@@ -88,7 +98,8 @@ class PolicyStore:
                 f"The weights of version {version} are not those of this algorithm: {_first_difference(seen, expected)}. "
                 "Both sides need the same configuration."
             )
-        return self._make_latest(Snapshot(version, tuple(tf.constant(x) for x in values)))
+        with tf.device(self._place):
+            return self._make_latest(Snapshot(version, tuple(tf.constant(x) for x in values)))
 
     def _make_latest(self, snapshot: Snapshot) -> Snapshot:
         with self._lock:

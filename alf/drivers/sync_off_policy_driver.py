@@ -18,9 +18,10 @@ from alf.drivers.random_policy import random_policy
 from alf.drivers.teaching import Teacher, TeacherFn
 from alf.drivers.threads import feed
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy
-from alf.metrics.time_shares import Timings
+from alf.metrics.time_shares import Timings, together
 from alf.replay.experience_replayer import stack_segments
 from alf.utils.common import check_range
+from alf.utils.devices import on_host
 from alf.utils.tracing import Traced
 from alf.utils.uninterrupted import whole
 
@@ -138,8 +139,10 @@ class SyncOffPolicyDriver(Driver):
         return segment
 
     def _observe(self, segments: list[Segment]) -> None:
+        with on_host():
+            exp = self._stacked([segment.experience for segment in segments])
         with whole():
-            self._algorithm.observe(self._stacked([segment.experience for segment in segments]))
+            self._algorithm.observe(exp)
 
     def _trace(self, at_random: bool) -> Unroller:
         variables = self._store.variables
@@ -184,11 +187,12 @@ class SyncOffPolicyDriver(Driver):
     def timings(self) -> Timings:
         """What the time went to so far."""
         collector = self._collector
-        return Timings(
+        now = Timings(
             training=self._algorithm.train_secs,
             environment=collector.env_secs,
             inference=max(0.0, collector.collect_secs - collector.env_secs),
         )
+        return together(self._timings_before, now)
 
     def stop(self) -> None:
         """Closes the environment; may be called any number of times."""

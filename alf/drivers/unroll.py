@@ -24,6 +24,7 @@ from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, Pol
 from alf.drivers.host_calls import host_call
 from alf.drivers.policy_store import check_reads_no_variable, reading
 from alf.utils.common import add_outer_dims, broadcast_mask, reset_state_at_first
+from alf.utils.devices import for_host, on_host
 from alf.utils.tracing import Concrete
 
 # The three numbers of a step, stacked in one float32 array [3, B] on the way through the graph.
@@ -60,8 +61,10 @@ def sequential() -> Iterator[None]:
 
     Operations are not fused. TensorFlow fuses some in a function that it leaves alone in a loop, and the last bits of
     what a policy records would tell whether its environment was stepped inside the graph.
+
+    It is code for the processors: a loop that runs so is placed as a whole, and Python is no part of a GPU.
     """
-    with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+    with on_host(), context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
         options = context.context().function_call_options
         # Under this name it takes the message, and keeps it serialised.
         options.config_proto_serialized = _without_fusing(options.config_proto_serialized)
@@ -77,8 +80,8 @@ def _without_fusing(serialized: bytes) -> config_pb2.ConfigProto:
 
 
 def parallel() -> contextlib.AbstractContextManager[None]:
-    """Runs traced code on TensorFlow's default executor, where waiting in a queue holds no thread."""
-    return contextlib.nullcontext()
+    """Runs traced code for the processors on TensorFlow's default executor, where waiting in a queue holds no thread."""
+    return on_host()
 
 
 def control_of(time_step: TimeStep) -> np.ndarray:
@@ -249,7 +252,8 @@ class Unroller:
           StopUnroll: `should_stop` came true while other unrolls held the threads that this one needs.
         """
         if self._executor is parallel:
-            return self._functions["unroll"](call, carry)
+            with parallel():
+                return self._functions["unroll"](call, carry)
         with thread_of_the_pool(should_stop), self._executor():
             return self._functions["unroll"](call, carry)
 
@@ -384,6 +388,6 @@ def zero_at_first(action: Nest, step_type: tf.Tensor) -> Nest:
 
 
 def _concrete(function: Callable[..., Any], *specs: Nest) -> Concrete:
-    traced = Concrete(function, *specs)
+    traced = Concrete(for_host(function), *specs)
     check_reads_no_variable(traced)
     return traced

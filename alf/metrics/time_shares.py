@@ -26,6 +26,14 @@ class Timings(NamedTuple):
     threads: int = 0
 
 
+def together(before: Timings, now: Timings) -> Timings:
+    """The timings of a driver that goes on where another has ended; `training` is the algorithm's, and counts on anyhow."""
+    added = {
+        name: getattr(before, name) + getattr(now, name) for name in now._fields if name not in ("training", "threads")
+    }
+    return now._replace(**added)
+
+
 class TimeShares(NamedTuple):
     """Shares in [0, 1] of a stretch of time.
 

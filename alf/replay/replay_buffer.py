@@ -13,6 +13,7 @@ from alf.data_structures import Experience, Nest, StepType
 from alf.replay.frame_stacks import FrameStacks
 from alf.replay.stream_index import StreamIndex
 from alf.utils import nest_utils
+from alf.utils.devices import for_host, on_host
 
 
 @gin.configurable(module="alf")
@@ -67,7 +68,7 @@ class ReplayBuffer:
         self._until_ends = store_transitions_only_when_episodes_are_terminated
         self._before_storing = before_storing
         self.index = StreamIndex(num_environments, max_length, frame_stack - 1, self._until_ends)
-        with tf.device("/cpu:0"):
+        with on_host():
             self._storage = [_ring(num_environments * max_length, s) for s in self._frames.stored_specs()]
         # Which rows hold the end of an episode.
         self._ends = np.zeros(num_environments * max_length, bool)
@@ -189,7 +190,9 @@ class ReplayBuffer:
         if rows.shape not in self._writers:
             # A concrete function: it is called in a third of the time.
             specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, (tf.constant(rows), exp))
-            self._writers[rows.shape] = tf.function(self._scatter, autograph=False).get_concrete_function(*specs)
+            self._writers[rows.shape] = tf.function(for_host(self._scatter), autograph=False).get_concrete_function(
+                *specs
+            )
         self._writers[rows.shape](tf.constant(rows), exp)
 
     def _scatter(self, rows: tf.Tensor, exp: Experience) -> None:

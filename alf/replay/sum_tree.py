@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from alf.utils.devices import on_host
+
 # Children of a node: a million leaves make four levels, where two children would make twenty, each with its own operations.
 _FAN_OUT = 32
 
@@ -29,7 +31,7 @@ class SumTree:
         self._fan_out = fan_out
         # From the leaves up, in blocks of children [n, fan_out].
         self._levels: list[tf.Variable] = []
-        with tf.device("/cpu:0"):
+        with on_host():
             while not self._levels or size > 1:
                 size = -(-size // fan_out)
                 self._levels.append(tf.Variable(tf.zeros([size, fan_out], tf.float64), trainable=False))

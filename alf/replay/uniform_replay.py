@@ -14,6 +14,7 @@ from alf.replay.replay_buffer import ReplayBuffer
 from alf.replay.sampling import VIEW_SPEC, Sample, View, draw, make_view
 from alf.utils import rng
 from alf.utils.common import check_sizes
+from alf.utils.devices import on_host
 
 
 @gin.configurable(module="alf")
@@ -128,8 +129,9 @@ class UniformReplay(ExperienceReplayer):
           clock: int64 [], how often training was done, for what depends on it.
         """
         del clock
-        stream, step = draw(view, batch_size, seed, self._balanced)
-        return Sample(self.buffer.sequences(stream, step, mini_batch_length), stream, step)
+        with on_host():
+            stream, step = draw(view, batch_size, seed, self._balanced)
+            return Sample(self.buffer.sequences(stream, step, mini_batch_length), stream, step)
 
     def learned(self, sample: Sample, priority: Any) -> None:
         """Takes what a loss says about the sequences it has seen, float32 [b] or (); traceable. Without effect here."""

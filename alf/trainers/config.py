@@ -175,7 +175,7 @@ class TrainerConfig:
             there are none, TensorFlow's logical CPUs.
           mixed_precision: make matrix products and convolutions in bfloat16, which processors with `avx512_bf16` or
             `amx_bf16` do faster, with results of three digits only: compare returns. Weights, optimisers and exported
-            models stay in float32. Without effect, but for a warning, on other processors; GPUs do not heed it.
+            models stay in float32. Without effect, but for a warning, on other processors. On GPUs it allows TensorFloat-32.
 
         Raises:
           ValueError: a number is out of its range.

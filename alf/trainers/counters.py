@@ -10,6 +10,7 @@ import tensorflow as tf
 from alf.data_structures import Experience, StepType
 from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
 from alf.trainers.phases import Phase
+from alf.utils.devices import number_on_host
 
 
 class Totals(tf.Module):
@@ -20,10 +21,10 @@ class Totals(tf.Module):
     ) -> None:
         """Creates the totals, 0 each, but for variables that are shared with somebody else."""
         super().__init__(name=name)
-        self.environment_steps = _variable("environment_steps") if environment_steps is None else environment_steps
-        self.episodes = _variable("episodes")
-        self.training_steps = _variable("training_steps") if training_steps is None else training_steps
-        self.seconds = _variable("seconds", tf.float64)
+        self.environment_steps = number_on_host("environment_steps") if environment_steps is None else environment_steps
+        self.episodes = number_on_host("episodes")
+        self.training_steps = number_on_host("training_steps") if training_steps is None else training_steps
+        self.seconds = number_on_host("seconds", tf.float64)
 
     def _variables_by_unit(self) -> dict[type[Count], tf.Variable]:
         return {
@@ -86,9 +87,9 @@ class Counters(tf.Module):
 
     def __init__(self) -> None:
         super().__init__(name="Counters")
-        self.global_counter = _variable("global_counter")
-        self.iteration = _variable("iteration")
-        self.env_step = _variable("env_step")
+        self.global_counter = number_on_host("global_counter")
+        self.iteration = number_on_host("iteration")
+        self.env_step = number_on_host("env_step")
         self._untracked = _Untracked(PhaseTotals(self.env_step, self.iteration))
 
     @property
@@ -161,7 +162,3 @@ class EpisodeCounter:
 
 def _numpy(tensor: Any) -> np.ndarray:
     return np.asarray(tensor)
-
-
-def _variable(name: str, dtype: tf.DType = tf.int64) -> tf.Variable:
-    return tf.Variable(0, dtype=dtype, trainable=False, name=name)

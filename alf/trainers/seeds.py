@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from alf.utils.devices import has_gpu
+
 # Sets the seeds of streams that begin later apart from those that the first ones spawn.
 _RESUMED = 0x5EED
 # Sets those of workers apart from all that the learner's process spawns of the same seed.
@@ -29,11 +31,14 @@ class Seeds(NamedTuple):
 def spawn(random_seed: int | None) -> Seeds:
     """Splits a seed, or one drawn and logged, and seeds the generators of the process with its `init` stream.
 
-    Initialisers of networks and some environments draw from the process's generators; nothing else of alf does.
+    Initialisers of networks and some environments draw from the process's generators; nothing else of alf does. With a
+    seed of the user's, GPUs sum in the same order each time, which they otherwise do not.
     """
     if random_seed is None:
         random_seed = int(np.random.SeedSequence().generate_state(1)[0])
         logging.info("random_seed is not set; this run uses %d.", random_seed)
+    elif has_gpu():
+        tf.config.experimental.enable_op_determinism()
     seeds = split(random_seed)
     seed_process(seeds)
     return seeds
@@ -44,7 +49,7 @@ def split(random_seed: int) -> Seeds:
     return _split(random_seed, np.random.SeedSequence(random_seed))
 
 
-def of_worker(random_seed: int, number: int, life: int, iteration: int) -> Seeds:
+def of_worker(random_seed: int, number: int, life: int, iteration: int, collected: int = 0) -> Seeds:
     """The streams of a worker: those of no other one, of none of its other lives, and of nothing that the learner spawns.
 
     Args:
@@ -52,8 +57,12 @@ def of_worker(random_seed: int, number: int, life: int, iteration: int) -> Seeds
       number: of the worker.
       life: how many workers of this number came before it since the run was started or resumed.
       iteration: at which the run was started or resumed.
+      collected: what an interrupted heat-up had collected then.
     """
-    return _split(random_seed, np.random.SeedSequence(random_seed, spawn_key=(_WORKER, number, life, iteration)))
+    later = (_RESUMED, collected) if collected else ()
+    return _split(
+        random_seed, np.random.SeedSequence(random_seed, spawn_key=(_WORKER, number, life, iteration, *later))
+    )
 
 
 def _split(random_seed: int, sequence: np.random.SeedSequence) -> Seeds:

@@ -1,6 +1,8 @@
-"""Matrix products and convolutions of traced functions in bfloat16, with weights and optimisers in float32.
+"""Matrix products and convolutions of less than float32, with weights and optimisers in float32.
 
-TensorFlow rewrites the graphs when they are first run; code that is run eagerly stays as it is.
+On processors those of traced functions are made in bfloat16: TensorFlow rewrites the graphs when they are first run, and
+code that is run eagerly stays as it is. GPUs make all of them in TensorFloat-32, of ten bits in place of 23, unless told
+not to, as `alf` does.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.eager import context
+
+from alf.utils.devices import has_gpu
 
 _OPTION = "auto_mixed_precision_onednn_bfloat16"
 # As Linux calls the instructions; without them oneDNN makes such products more slowly than those of float32.
@@ -35,10 +39,13 @@ def use(wanted: bool) -> None:
     To be called before threads begin, which keep what was in force at their first call.
 
     Args:
-      wanted: what to set; where the processor has no such arithmetic float32 stays, with a warning.
+      wanted: what to set; where neither the processor has such arithmetic nor there is a GPU float32 stays, with a warning.
     """
+    gpu = has_gpu()
+    if gpu:
+        _tensor_float_32(wanted)
     possible = wanted and supported()
-    if wanted and not possible:
+    if wanted and not possible and not gpu:
         logging.warning(
             "TrainerConfig.mixed_precision=True has no effect: this processor has no bfloat16 arithmetic (%s), so "
             "products stay in float32.",
@@ -58,14 +65,20 @@ def in_force() -> bool:
 def in_float32() -> Iterator[None]:
     """Runs functions of this thread in float32, and leaves those of others as they are."""
     now = context.context()
-    before = now.function_call_options
+    before, tf32 = now.function_call_options, tf.config.experimental.tensor_float_32_execution_enabled()
     config = _config(before)
     setattr(config.graph_options.rewrite_options, _OPTION, RewriterConfig.OFF)
     now.function_call_options = context.FunctionCallOptions(before.executor_type, config)
+    _tensor_float_32(False)
     try:
         yield
     finally:
         now.function_call_options = before
+        _tensor_float_32(tf32)
+
+
+def _tensor_float_32(wanted: bool) -> None:
+    tf.config.experimental.enable_tensor_float_32_execution(wanted)
 
 
 def _config(options: context.FunctionCallOptions) -> tf.compat.v1.ConfigProto:

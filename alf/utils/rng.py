@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from alf.utils.devices import on_host
+
 
 class _Stream:
     """A seed and the number of draws taken from it."""
@@ -23,7 +25,8 @@ class _Stream:
         self._draws = 0
 
     def next_seed(self) -> tf.Tensor:
-        seed = tf.random.experimental.stateless_fold_in(self._seed, self._draws)
+        with on_host():  # where TensorFlow takes it from, also for numbers that are drawn on a GPU
+            seed = tf.random.experimental.stateless_fold_in(self._seed, self._draws)
         self._draws += 1
         return seed
 

@@ -209,6 +209,8 @@ def test_bad_settings_get_one_clear_sentence(kwargs: dict, message: str) -> None
 
 def test_environments_of_unlike_batch_or_specs_are_refused() -> None:
     algorithm = CountingAlgorithm(make_envs(1, 1)[0])
+    with pytest.raises(ValueError, match=r"takes a list of batched environments, got .*: write \[env\]"):
+        AsyncOffPolicyDriver(CountingEnvironment(2), CountingAlgorithm(CountingEnvironment(2)))
     with pytest.raises(ValueError, match="Environment 1 has batch size 2"):
         AsyncOffPolicyDriver([CountingEnvironment(1), CountingEnvironment(2)], algorithm)
     with pytest.raises(ValueError, match="Environment 1 has observation spec"):

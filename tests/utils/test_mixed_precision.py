@@ -103,3 +103,19 @@ def test_processors_without_it_stay_in_float32_and_say_so(tmp_path, monkeypatch,
     mixed_precision.use(True)
     assert mixed_precision.in_force() != told
     assert ["mixed_precision=True has no effect" in text for text in warnings] == [True] * told
+
+
+def test_gpus_round_products_only_where_it_is_asked_for(monkeypatch, warnings):
+    """Of the setting alone."""
+    rounds = tf.config.experimental.tensor_float_32_execution_enabled
+    assert not rounds()
+    monkeypatch.setattr(mixed_precision, "has_gpu", lambda: True)
+    monkeypatch.setattr(mixed_precision, "supported", lambda: False)
+    mixed_precision.use(True)
+    assert rounds()
+    with mixed_precision.in_float32():
+        assert not rounds()
+    assert rounds()
+    mixed_precision.use(False)
+    assert not rounds()
+    assert not warnings

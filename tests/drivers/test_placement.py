@@ -1,0 +1,113 @@
+"""What acts, steps and draws is for the processors, whatever GPU there is; where there is one this would be its own test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from alf.data_structures import Experience
+from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.policy_driver import PolicyDriver
+from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.drivers.unroll import Unroller
+from alf.environments import create_environment
+from alf.replay.prioritized_replay import PrioritizedReplay
+from alf.replay.uniform_replay import UniformReplay
+from alf.utils.devices import HOST
+from tests.algorithms import networks
+
+# What stands for an argument or a result.
+_NOWHERE = ("Placeholder", "NoOp", "Identity")
+
+
+def _elsewhere(graph: tf.Graph) -> set[str]:
+    """Operations of a traced function that are not for the processors; the body of a loop is where the loop is."""
+    nodes = graph.get_operations()
+    assert len(nodes) > 5
+    return {n.type for n in nodes if n.type not in _NOWHERE and not n.device.upper().endswith(HOST.upper()[1:])}
+
+
+def _check(unroller: Unroller) -> None:
+    for function in unroller._functions.values():
+        assert not _elsewhere(function.graph)
+
+
+def _environment() -> Any:
+    return create_environment("CartPole-v1", num_parallel_environments=3, seed=7)
+
+
+@pytest.mark.parametrize("stepping", ["graph", "host"])
+def test_of_acting_beside_the_environment(stepping):
+    env = _environment()
+    driver = SyncOffPolicyDriver(env, networks.ppo(env, rnn=True), unroll_length=2, stepping=stepping)
+    try:
+        driver.run()
+        _check(driver._unrollers[False])
+        assert all(w.device.endswith("CPU:0") for w in driver._store.latest().weights)
+    finally:
+        driver.stop()
+
+
+def test_of_an_environment_that_asks_an_actor():
+    env = _environment()
+    driver = AsyncOffPolicyDriver(
+        [env], algorithm=networks.ppo(env), num_actor_queues=1, unroll_length=2, learn_queue_cap=1, stepping="graph"
+    )
+    driver.start()
+    try:
+        driver.run_async()
+        _check(driver._collection.unrollers[False])
+    finally:
+        driver.stop()
+
+
+def _played(copies: bool) -> tuple[list[np.ndarray], PolicyDriver]:
+    env = _environment()
+    tf.keras.utils.set_random_seed(3)
+    algorithm = networks.ppo(env)
+    actions: list[np.ndarray] = []
+    driver = PolicyDriver(env, algorithm, [lambda step: actions.append(step.action)], epsilon_greedy=1.0, random_seed=5)
+    driver._copies = copies
+    driver.predict(150)
+    for variable in algorithm.trainable_variables:
+        variable.assign_add(tf.ones_like(variable))
+    driver.predict(150)
+    env.close()
+    return actions, driver
+
+
+def test_of_playing_which_follows_the_weights_all_the_same():
+    copied, driver = _played(copies=True)
+    for function in (driver._act, driver._act_in_a_row):
+        assert not _elsewhere(function.graph)
+    live, _ = _played(copies=False)
+    np.testing.assert_array_equal(copied, live)
+
+
+@pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
+def test_of_drawing_from_a_memory(kind):
+    spec = Experience(
+        step_type=tf.TensorSpec([], tf.int32),
+        reward=tf.TensorSpec([], tf.float32),
+        discount=tf.TensorSpec([], tf.float32),
+        observation=tf.TensorSpec([2], tf.uint8),
+        prev_action=tf.TensorSpec([], tf.int64),
+        env_id=tf.TensorSpec([], tf.int32),
+        action=tf.TensorSpec([], tf.int64),
+    )
+    replay = kind(spec, 1)
+    steps = tf.nest.map_structure(lambda s: tf.ones([1, 8, 1, *s.shape], s.dtype), spec)
+    replay.observe(steps._replace(env_id=tf.zeros([1, 8, 1], tf.int32)))
+
+    @tf.function(autograph=False)
+    def draw(view: Any, seed: tf.Tensor) -> tf.Tensor:
+        sample = replay.sample(view, 4, 2, seed)
+        replay.learned(sample, tf.ones([4]))
+        return sample.experience.reward
+
+    graph = draw.get_concrete_function(replay.view(2), tf.constant([1, 2])).graph
+    # The priority is the caller's; a variable is read where it is.
+    assert _elsewhere(graph) <= {"Const", "Fill", "ReadVariableOp"}
