@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -303,4 +304,13 @@ def _check_optimizer(name: str, optimizer: Any) -> None:
         raise ValueError(f"{name}: optimizer={optimizer!r} is no optimiser: make one, in gin @Adam().")
     # A user's own optimisers and schedules need not tell.
     with contextlib.suppress(AttributeError, NotImplementedError):
-        check_range(0.0, learning_rate=optimizer.get_config().get("learning_rate"))
+        rate = optimizer.learning_rate
+        if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
+            rate.get_config()
+            begins = float(rate(0))
+            if not (math.isfinite(begins) and begins >= 0.0):
+                raise ValueError(
+                    f"{name}: {type(rate).__name__} begins with a learning rate of {begins}: correct its settings."
+                )
+        else:
+            check_range(0.0, learning_rate=optimizer.get_config().get("learning_rate"))

@@ -203,6 +203,12 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         if nest and (mixed or not cls.takes_nests):
             kind = "a single action, or a nest of continuous ones" if cls.takes_nests else "a single action"
             raise ValueError(f"{cls.__name__} takes {kind}, got {action_spec}: use PPO or another actor-critic.")
+        for spec in tf.nest.flatten(action_spec):
+            if spec.dtype.is_integer and spec.shape.num_elements() != 1:
+                raise ValueError(
+                    f"{cls.__name__} takes one discrete choice at a time, and {spec.name or 'the action'} is of "
+                    f"{spec.shape.num_elements()}: use PPO or another actor-critic."
+                )
 
     def _default_loss(self, debug_summaries: bool) -> Any:
         """The critic's, where none is given; None for an algorithm that has another."""

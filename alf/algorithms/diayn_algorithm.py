@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gin
@@ -16,8 +17,8 @@ from alf.data_structures import AlgorithmStep, Nest
 class DIAYNAlgorithm(CuriosityAlgorithm):
     """Rewards states from which the skill that is being followed can be told.
 
-    The skill is the one-hot goal of a `RandomCategoricalGoalGenerator`. The reward is the log-probability that a
-    discriminator gives to it at the next observation; the loss is its negative.
+    The skill is the one-hot goal of a `RandomCategoricalGoalGenerator`. The loss is the negative log-probability that a
+    discriminator gives to it at the next observation; the reward, log q(z | s') - log p(z), is at most log K of K skills.
     """
 
     def __init__(
@@ -64,4 +65,6 @@ class DIAYNAlgorithm(CuriosityAlgorithm):
         feature = curiosity.apply(self._encoding_net, inputs.next_observation)
         logits = curiosity.apply(self._discriminator_net, feature)
         loss = tf.nn.softmax_cross_entropy_with_logits(skill, logits)
-        return AlgorithmStep(info=CuriosityInfo(reward=-tf.stop_gradient(loss), losses={"loss": loss}))
+        # Less the chance of the skill: where the state tells nothing, there is nothing to gain by ending the episode.
+        reward = math.log(self._num_of_skills) - tf.stop_gradient(loss)
+        return AlgorithmStep(info=CuriosityInfo(reward=reward, losses={"loss": loss}))

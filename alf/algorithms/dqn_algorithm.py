@@ -86,6 +86,7 @@ class DqnAlgorithm(CriticAlgorithm):
         """
         if any(not spec.dtype.is_integer for spec in tf.nest.flatten(action_spec)):
             raise ValueError(f"{type(self).__name__} needs discrete actions, got {action_spec}: use SAC, DDPG or TD3.")
+        self.check_nesting(action_spec)
         network = build_network(q_network)
         state_spec = state_spec_of(critics=[network])
         super().__init__(

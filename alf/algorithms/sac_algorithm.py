@@ -179,8 +179,12 @@ class SacAlgorithm(CriticAlgorithm):
         alpha = tf.exp(tf.convert_to_tensor(self._log_alpha))
         rows, weights = Transitions(training_info, self.n_step), row_weights(training_info.step_type, self.n_step)
         parts = self._discrete_parts if self._discrete else self._continuous_parts
-        values, target, actor_loss, entropy = parts(training_info, rows, alpha)
-        critic_loss = self._critic_loss(training_info, [rows.as_now(v) for v in values], rows.as_following(target))
+        values, target, actor_loss, entropies = parts(training_info, rows, alpha)
+        # The entropy of each row that a target looks at, the last of them and those on the way, is a part of its return.
+        bonus = self._critic_loss.gamma * training_info.discount * tf.stop_gradient(alpha * entropies)
+        soft = training_info._replace(reward=training_info.reward + bonus)
+        critic_loss = self._critic_loss(soft, [rows.as_now(v) for v in values], rows.as_following(target))
+        entropy = rows.now(entropies)
         alpha_loss = self._log_alpha * tf.stop_gradient(entropy - self._target_entropy)
         extra = {**critic_loss.extra, **self.target_mark()}
         extra["actor_loss"] = math_ops.masked_mean(actor_loss, rows.now(weights))
@@ -191,19 +195,19 @@ class SacAlgorithm(CriticAlgorithm):
     def _continuous_parts(
         self, training_info: TrainingInfo, rows: Transitions, alpha: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Of K * B rows: values of the recorded actions, values of the states looked at, actor loss, entropy."""
+        """Of K * B rows: values of the recorded actions, values of what is looked at, actor loss; of [T, B], entropies."""
         info = training_info.info
         now, step_type, remembered = rows.now((info.observation, training_info.step_type, info.state.critics))
         # One sample a row serves all: the actor's loss and the temperature's where the row is learned from, the target
         # where it is looked at.
         sample = dist_utils.sample_with_log_probability(info.action_distribution, 2)
         chosen, log_pi = rows.now(sample)
-        supposed, log_supposed = rows.following(sample)
+        supposed, _ = rows.following(sample)
         values = critic_values(self._critic_networks, (now, rows.now(training_info.action)), step_type, remembered)
         inputs = (rows.following(info.observation), supposed)
-        target = self._target_value(training_info, rows, inputs) - alpha * log_supposed
+        target = self._target_value(training_info, rows, inputs)
         q = value_ascent(self._critic_networks, now, chosen, self._dqda_clipping, step_type, remembered)
-        return values, target, tf.stop_gradient(alpha) * log_pi - q, -log_pi
+        return values, target, tf.stop_gradient(alpha) * log_pi - q, -sample[1]
 
     def _target_value(self, training_info: TrainingInfo, rows: Transitions, inputs: Nest) -> tf.Tensor:
         """The smaller of the target critics' values of `inputs` [K * B, ...] at the rows looked at."""
@@ -219,14 +223,14 @@ class SacAlgorithm(CriticAlgorithm):
         observation = self._action_masks.observation(info.observation)
         log_pi = dist_utils.log_probabilities(info.action_distribution)
         log_pi = tf.reshape(log_pi, [*training_info.step_type.shape[:1], -1, log_pi.shape[-1]])
-        log_now, log_following = rows.now(log_pi), rows.following(log_pi)
+        log_now, pi_following = rows.now(log_pi), tf.exp(rows.following(log_pi))
         now, step_type, remembered = rows.now((observation, training_info.step_type, info.state.critics))
         all_values = critic_values(self._critic_networks, now, step_type, remembered)
         taken = tf.reshape(rows.now(training_info.action), [-1])
         values = [tf.gather(v, taken, batch_dims=1) for v in all_values]
         target_values = self._target_value(training_info, rows, rows.following(observation))
-        target = tf.reduce_sum(tf.exp(log_following) * (target_values - alpha * log_following), -1)
+        target = tf.reduce_sum(pi_following * target_values, -1)
         best = tf.stop_gradient(minimum(all_values))
         pi = tf.exp(log_now)
         actor_loss = tf.reduce_sum(pi * (tf.stop_gradient(alpha) * log_now - best), -1)
-        return values, target, actor_loss, -tf.reduce_sum(pi * log_now, -1)
+        return values, target, actor_loss, -tf.reduce_sum(tf.exp(log_pi) * log_pi, -1)

@@ -401,6 +401,13 @@ def test_nests_of_actions_are_refused_in_a_sentence(name: str) -> None:
         make(name, obs, {"a": act, "b": act})
 
 
+@pytest.mark.parametrize("algorithm", [DqnAlgorithm, SacAlgorithm])
+def test_several_choices_at_once_are_refused_in_a_sentence(algorithm: Any) -> None:
+    several = tensor_spec.BoundedTensorSpec([2], tf.int64, 0, 2, "action")
+    with pytest.raises(ValueError, match="takes one discrete choice at a time, and action is of 2: use PPO"):
+        algorithm.check_nesting(several)
+
+
 def test_a_binding_of_the_loss_counts_where_the_algorithm_says_nothing() -> None:
     gin.bind_parameter("OneStepTDLoss.debug_summaries", True)
     for name, more in (("ddpg", {"critic_loss": None}), ("sarsa", {})):

@@ -51,14 +51,19 @@ def experience(action_spec: Any, seed: int = 0) -> Experience:
     )
 
 
-def n_step_targets(exp: Experience, value: np.ndarray, n: int) -> np.ndarray:
-    """The definition: walk on for n steps, all there are with -1, or to the end of the episode."""
+def n_step_targets(exp: Experience, value: np.ndarray, n: int, bonus: np.ndarray | None = None) -> np.ndarray:
+    """The definition: walk on for n steps, all there are with -1, or to the end of the episode.
+
+    `bonus` is what a row on the way is worth in itself; `value` of the last one has it already.
+    """
     reward, discount, step_type = (np.asarray(x, np.float64) for x in (exp.reward, exp.discount, exp.step_type))
     targets = np.array(value, np.float64)
     for b in range(B):
         for t in range(T - 1):
             total, factor, row = 0.0, 1.0, t
             for _ in range(T if n == -1 else n):
+                if bonus is not None and row > t:
+                    total += factor * bonus[row, b]
                 row += 1
                 total += factor * reward[row, b]
                 factor *= GAMMA * discount[row, b]
@@ -385,7 +390,7 @@ def test_continuous_sac_loss_and_gradients(monkeypatch: pytest.MonkeyPatch, n: i
     values = [w.numpy().astype(np.float64) for w in weights]
     action, log_pi = sample(values)
     target_value = np.min([q_of(c, obs, action) for c in algorithm._target_networks], 0) - alpha * log_pi
-    targets = n_step_targets(exp, target_value, n)
+    targets = n_step_targets(exp, target_value, n, -alpha * log_pi)
     rows = trained_rows(exp, n)
 
     def actor_loss(values: list[np.ndarray]) -> float:
@@ -444,7 +449,8 @@ def test_discrete_sac_loss_and_gradients(n: int) -> None:
 
     rows, p = trained_rows(exp, n), policy(values)
     target_q = np.minimum(*[linear(obs, c) for c in algorithm._target_networks])
-    targets = n_step_targets(exp, (p * (target_q - alpha * np.log(p))).sum(-1), n)
+    bonus = -alpha * (p * np.log(p)).sum(-1)
+    targets = n_step_targets(exp, (p * target_q).sum(-1) + bonus, n, bonus)
     losses, kernels, alpha_gradient = np.zeros((T, B)), [np.zeros((2, 3)), np.zeros((2, 3))], 0.0
     for t, b in rows:
         entropy = -(p[t, b] * np.log(p[t, b])).sum()

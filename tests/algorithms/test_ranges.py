@@ -23,6 +23,10 @@ from tests.algorithms.test_network_kinds import BOX, CHOICE, OBS
 SHARE = " must be in [0, 1]."
 
 
+def _decaying(begins: float, steps: int) -> Any:
+    return tf.keras.optimizers.legacy.Adam(tf.keras.optimizers.schedules.PolynomialDecay(begins, steps, 0.0))
+
+
 @pytest.mark.parametrize(
     ("build", "said"),
     [
@@ -43,6 +47,14 @@ SHARE = " must be in [0, 1]."
         (lambda: make("td3", OBS, BOX, dqda_clipping=-1.0), "dqda_clipping=-1.0 must be at least 0."),
         (lambda: make("dqn", OBS, CHOICE, lr=-1e-3), "learning_rate=-0.001"),
         (lambda: make("dqn", OBS, CHOICE, optimizer=tf.keras.optimizers.Adam(-0.5)), "learning_rate=-0.5"),
+        (
+            lambda: make("dqn", OBS, CHOICE, optimizer=_decaying(-1e-3, 9)),
+            "DqnAlgorithm: PolynomialDecay begins with a learning",
+        ),
+        (
+            lambda: make("dqn", OBS, CHOICE, optimizer=_decaying(1e-3, 0)),
+            "DqnAlgorithm: PolynomialDecay begins with a learning",
+        ),
         (
             lambda: make("dqn", OBS, CHOICE, optimizer="adam"),
             "DqnAlgorithm: optimizer='adam' is no optimiser: make one",
