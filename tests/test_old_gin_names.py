@@ -149,6 +149,8 @@ GONE = {
     "import alf.environments.suite_simple": "no NoisyArray: bring your own environment",
     "import alf.networks.target_navigation": "does not run Gazebo's SocialRobot",
     "import alf.examples.mbrl_pendulum": "alf",
+    "create_ac_algorithm.actor_fc_layers = (100,)": "of ALF's first releases: set TrainerConfig.algorithm_ctor",
+    "off_policy_trainer.train.num_iterations = 5": "of ALF's first releases",
     "import pybullet_envs": "pip install pybullet_envs_gymnasium",
     "import social_bot": "does not run Gazebo's SocialRobot",
     "Agent.rl_algorithm_cls = @MbrlAlgorithm": "no model-based planning",

@@ -60,7 +60,7 @@ def view(root_dir: str) -> dict[str, Any]:
         "time_shares": shares.scalars() if shares else {},
         "verdict": shares.verdict() if shares else None,
         "workers": read_workers(root_dir, problems),
-        "commands": _commands(root_dir, state, why, bool(checkpoints)),
+        "commands": _commands(root_dir, state, why, bool(checkpoints), index.run.get("command_line")),
         "problems": problems,
     }
 
@@ -155,10 +155,15 @@ def time_shares(stats: Mapping[str, Any]) -> TimeShares | None:
     return TimeShares(**{**shares, "threads": int("collecting_waiting" in by_name)})  # type: ignore[arg-type]
 
 
-def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool) -> dict[str, str]:
+def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_by: Any) -> dict[str, str]:
+    has_config = os.path.exists(os.path.join(root_dir, CONFIG_FILE))
     commands, root_dir = {}, shlex.quote(root_dir)
     if state not in ("running", "finished", "no run"):
-        commands["go on"] = f"python -m alf.bin.train --root_dir={root_dir}"
+        train = f"python -m alf.bin.train --root_dir={root_dir}"
+        # The configuration is written after the first iteration: before, it is only what the run was begun by.
+        if not has_config and isinstance(begun_by, list) and os.path.basename(str((begun_by or [""])[0])) == "train.py":
+            train = f"python -m alf.bin.train {shlex.join(map(str, begun_by[1:]))}"
+        commands["go on"] = train
     limit = _LIMIT.search(why) if state == "finished" else None
     if limit:
         # Twice as far: the number is an example.

@@ -44,7 +44,8 @@ class Video:
             frame = self._env.render()
         except NotImplementedError as e:
             raise VideoError(
-                f"--record_file: {e} Leave the flag out, or use an environment that renders rgb_array."
+                f"--record_file: {str(e) or 'the environment has no pictures.'} Leave the flag out, or use an environment that "
+                "renders rgb_array."
             ) from e
         if frame is None:
             raise VideoError("--record_file: the environment renders nothing; it needs render_mode='rgb_array'.")

@@ -236,8 +236,7 @@ class RestartingEnvironment(BatchedEnvironment):
             if rows.size:
                 raise ValueError(
                     f"The environment failed on {spec.name} = {value[rows[0]]} in row {rows[0]}, which is outside of its spec, "
-                    f"{low} to {high}: correct the algorithm that chose it"
-                    f"{', and look whether its loss is finite' if floating else ''}."
+                    f"{low} to {high}: correct the algorithm that chose it, and look whether its loss is finite."
                 ) from error
 
         tf.nest.map_structure(check, self.action_spec(), action)

@@ -54,6 +54,10 @@ def create_environment(
     Raises:
       ValueError: there is no such environment, or an argument is out of its range.
     """
+    if step_timeout_secs is not None and not step_timeout_secs > 0:
+        raise ValueError(
+            f"create_environment.step_timeout_secs={step_timeout_secs} must be above 0 seconds, or None for no limit."
+        )
     size = 1 if nonparallel else num_parallel_environments
     loader = environment_loader(env_load_fn, env_name)
     scopes = gin.config.current_scope()

@@ -149,7 +149,7 @@ class StatsReporter:
         """Goes on after a global step: what was written above it is removed, so that every x axis grows on.
 
         Args:
-          step: the global step that the run resumes from; 0 starts anew.
+          step: the global step that the run resumes from; below 0 it starts anew.
           seconds: that the run took at least so far; tables may tell of more, TensorBoard's files tell none.
         """
         for writer in self._writers:

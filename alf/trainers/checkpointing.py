@@ -115,6 +115,8 @@ class Checkpointer:
         self._index: RunIndex | None = None
         # The step whose checkpoint holds what the objects hold.
         self._at: int | None = None
+        # The step whose checkpoint stays until it is judged, or another is awaited.
+        self.awaited: int | None = None
         self._damaged: set[int] = set()
         self._tidy = False
 
@@ -188,8 +190,10 @@ class Checkpointer:
         Raises:
           OSError: the index cannot be written.
         """
+        self.awaited = None
         record = self.index.find(str(step))
         if record is None:
+            logging.warning("The evaluation of step %d is of a checkpoint that is gone: it cannot be the best.", step)
             return None
         if math.isfinite(reward):
             record = dataclasses.replace(record, reward=float(reward), reward_episodes=reward_episodes)
@@ -372,7 +376,7 @@ class Checkpointer:
         index = self.index
         before, saves = index.records(), index.saves()
         index.add(record)
-        gone = self._retention.superfluous(index.records())
+        gone = [r for r in self._retention.superfluous(index.records()) if r.step != self.awaited]
         for old in gone:
             index.remove(old)
         thinned = {r.name: r for r in self._retention.without_replays(index.records())}

@@ -10,7 +10,7 @@ import math
 import numbers
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
 import gin
 
@@ -198,3 +198,15 @@ def _parsed(text: str, what: str) -> Count:
         hint = f" Did you mean {found!r}?" if found else ""
         raise ValueError(f"{what}={text!r}: there is no unit {unit!r}, only {', '.join(UNITS)}.{hint}")
     return UNITS[unit](int(number) if number.isdigit() else float(number))
+
+
+class Acted(NamedTuple):
+    """What acting came to, over all environments."""
+
+    environment_steps: int
+    episodes: int
+
+    @property
+    def episode_ended(self) -> bool:
+        """Whether an episode has ended in any of the environments."""
+        return self.episodes > 0

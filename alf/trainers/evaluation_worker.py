@@ -17,7 +17,7 @@ from alf.trainers import seeds as run_seeds
 from alf.trainers.building import build_algorithm
 from alf.trainers.counts import UNITS
 from alf.trainers.evaluation import Evaluator
-from alf.trainers.policy_trainer import create_evaluation_environment
+from alf.trainers.run_environments import create_evaluation_environment
 
 # How long an end waits for an evaluation to end.
 _END_SECS = 2.0

@@ -6,7 +6,6 @@ import abc
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from absl import logging
 
@@ -15,25 +14,13 @@ from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
 from alf.trainers.config import TrainerConfig
 from alf.trainers.counters import Counters, EpisodeCounter
-from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
+from alf.trainers.counts import Acted, Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
 from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
 from alf.trainers.phases import Phase, Phases
 from alf.trainers.schedule import Schedule, schedule_of
-from alf.trainers.stopping import Standing, first_reason
-
-
-class Acted(NamedTuple):
-    """What acting came to, over all environments."""
-
-    environment_steps: int
-    episodes: int
-
-    @property
-    def episode_ended(self) -> bool:
-        """Whether an episode has ended in any of the environments."""
-        return self.episodes > 0
+from alf.trainers.stopping import Standing, check_judged, first_reason
 
 
 class Improver(abc.ABC):
@@ -60,6 +47,8 @@ class Improver(abc.ABC):
         self._schedule: Schedule | None = None
         # The totals of training at which `improve` ends, and evaluates next.
         self._targets: tuple[Count, ...] | None = None
+        # Where those begin that count from a moment on; None where they are of the whole run.
+        self._targets_from: tuple[Count, ...] | None = None
         self._evaluation_due: Count | None = None
         # The last evaluation was ended by a signal, without a result.
         self._evaluation_cut = False
@@ -407,8 +396,11 @@ class Improver(abc.ABC):
         """Fixes the ends and the next evaluation by the schedule in force."""
         totals = self._counters[Phase.TRAIN]
         self._targets = self.schedule.targets(totals)
+        additional = self.schedule.improve_is == "additional"
+        self._targets_from = tuple(totals.like(end) for end in self._targets) if additional else None
         if not self._config.stop_conditions:
             self._check_reachable(*self._targets)
+        check_judged(self._config.stop_conditions, self.schedule.period is not None, bool(self._targets))
         self._evaluation_due = self.schedule.next_evaluation(totals)
 
     def _check_reachable(self, *ends: Count) -> None:
@@ -422,9 +414,10 @@ class Improver(abc.ABC):
 
     def share_done(self) -> float | None:
         """How much of what `improve` is at is done, in [0, 1], by the nearest of its ends; None without one."""
-        totals = self._counters[Phase.TRAIN]
-        shares = [float(totals.like(end).value) / end.value for end in self._targets or () if end.value]
-        return max((min(1.0, share) for share in shares), default=None)
+        totals, ends = self._counters[Phase.TRAIN], self._targets or ()
+        begins = [0.0] * len(ends) if self._targets_from is None else [float(b.value) for b in self._targets_from]
+        spans = [(float(totals.like(end).value) - b, float(end.value) - b) for end, b in zip(ends, begins, strict=True)]
+        return max((min(1.0, done / whole) for done, whole in spans if whole), default=None)
 
     def _reached(self) -> str | None:
         """Which limit of the schedule is reached, or why else training may end."""
@@ -451,9 +444,11 @@ class Improver(abc.ABC):
 
     def _evaluate_if_due(self) -> None:
         """Takes what has been evaluated beside training, and evaluates what `improve` has planned."""
-        self._take_beside()
+        judged = self._take_beside()
         if not self._improving or self._evaluation_due is None:
             return
+        if judged and self._stop_reason() is not None:
+            return  # What ends the run stays the last evaluation: another one might take it back.
         reached = self._reached() is not None
         # With a schedule of its own, a run also evaluates what it ends with.
         last = reached and (self._schedule is not None or self._config.schedule is not None)
@@ -487,12 +482,14 @@ class Improver(abc.ABC):
                 step,
             )
 
-    def _take_beside(self, wait: bool = False) -> None:
+    def _take_beside(self, wait: bool = False) -> bool:
+        """Takes the result of an evaluation beside training, if there is one; returns whether there was."""
         result = self._evaluations.take_beside(wait, lambda: self._signals.requested is not None)
         if result is not None:
             self._record(result, beside=True)
             if result.episodes:
                 self._judge(result)
+        return result is not None
 
     def _record(self, result: Evaluation, beside: bool) -> bool:
         """Counts and reports an evaluation; returns whether it is the best so far."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gin
+from absl import logging
 
 from alf import _tf
 from alf.algorithms import minibatch
@@ -25,7 +26,7 @@ from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.memory_use import MemoryUse
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.trainers import remote, remote_environments
-from alf.trainers.building import tell_of_one_environment
+from alf.trainers.building import tell_of_no_effect, tell_of_one_environment
 from alf.trainers.config import TrainerConfig
 from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.interrupts import Interrupted
@@ -33,6 +34,10 @@ from alf.trainers.phases import Phase
 from alf.trainers.policy_trainer import Trainer
 from alf.trainers.remote_evaluation import RemoteEvaluation
 from alf.trainers.run_report import EVAL_DIR
+from alf.utils.common import is_stateless
+
+# Steps of a sequence through which next to nothing can be remembered.
+_TOO_SHORT = 2
 
 
 class OffPolicyTrainer(Trainer):
@@ -42,6 +47,9 @@ class OffPolicyTrainer(Trainer):
         """Creates the trainer; see `Trainer`."""
         super().__init__(config)
         self._num_updates = config.num_updates_per_train_step
+        if not config.num_workers:
+            why = "TrainerConfig.num_workers=0 has everything in one process"
+            tell_of_no_effect(config, ["central_inference", "ray_address"], why, "a run with workers")
 
     def _name_replayer(self) -> None:
         """Says which replayer a driver takes that is not told."""
@@ -61,6 +69,7 @@ class OffPolicyTrainer(Trainer):
                 )
             elif use.kept:
                 _check_cutting(use, config, self.algorithm.acts)
+        self._tell_of_no_memory()
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.
@@ -68,6 +77,19 @@ class OffPolicyTrainer(Trainer):
         if once and self.algorithm.acts and not isinstance(self.algorithm, Behaviors):
             self._check_whole_batches()
         return driver
+
+    def _tell_of_no_memory(self) -> None:
+        """Warns where recurrent networks can learn nothing that takes a memory."""
+        config, algorithm = self._config, self.algorithm
+        length = config.mini_batch_length or config.unroll_length
+        if isinstance(algorithm, Behaviors) or algorithm.need_full_rollout_state() or config.burn_in_length:
+            return
+        if length <= _TOO_SHORT and not is_stateless(algorithm.learning_state_spec):
+            logging.warning(
+                "Recurrent networks learn from sequences of %d steps, each from an empty memory, and so learn to do without "
+                "one: set TrainerConfig.use_rollout_state=True, or a longer mini_batch_length.",
+                length,
+            )
 
     def _build(self) -> None:
         super()._build()
@@ -295,7 +317,7 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()
-        run = self._config, self._seeds.run, self._counters.iterations
+        run = self._config, self._seeds.run, self._place
         rows = self._evaluation_rows(envs[0].batch_size)
         if self._host is not None and self._config.evaluation_worker:
             evaluator = remote_environments.start_evaluator(self._host, *run, rows)
@@ -316,7 +338,7 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
     def _make_environments(self, place: tuple[int, int]) -> list[BatchedEnvironment]:
         if not self._config.num_workers or self._workers_act():
             return super()._make_environments(place)
-        self._host = remote_environments.make_pool(self._config, self._seeds.run, place[0])
+        self._host = remote_environments.make_pool(self._config, self._seeds.run, place)
         self._stream_closers.append(self._host.stop)
         self._envs = [*self._host.start()]
         return self._envs

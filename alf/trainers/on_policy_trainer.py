@@ -20,6 +20,7 @@ _OF_OTHERS = (
     "mini_batch_size",
     "whole_replay_buffer_training",
     "initial_collect_steps",
+    "clear_replay_buffer",
 )
 
 

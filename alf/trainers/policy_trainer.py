@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gin
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -17,7 +16,6 @@ from alf.drivers.base import Driver
 from alf.drivers.idle_driver import IdleDriver
 from alf.environments.agents import behavior_names
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.environments.utils import create_environment
 from alf.metrics.reporter import StatsReporter
 from alf.trainers import run_facts
 from alf.trainers import seeds as run_seeds
@@ -31,6 +29,7 @@ from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.improving import Improver
 from alf.trainers.interrupts import StopSignals
 from alf.trainers.phases import Phase
+from alf.trainers.run_environments import create_evaluation_environment, create_training_environment
 from alf.trainers.run_lock import RunLock
 from alf.trainers.run_report import EVAL_DIR, RunReport
 from alf.trainers.saving import Saver
@@ -40,35 +39,6 @@ from alf.utils import common
 from alf.utils.closing import close_all
 
 _MAX_EVALUATION_ROWS = 10
-
-
-@gin.configurable("_create_environment", module="alf.trainers.Trainer")
-def create_training_environment(
-    nonparallel: bool = False, random_seed: Any = None, register: bool = True
-) -> BatchedEnvironment:
-    """Makes a batched environment, of a single row with `nonparallel`; `register` is accepted and has no effect."""
-    del register
-    return create_environment(nonparallel=nonparallel, seed=random_seed)
-
-
-def create_evaluation_environment(
-    rows: int,
-    random_seed: np.random.SeedSequence,
-    create: Callable[..., BatchedEnvironment] = create_training_environment,
-) -> BatchedEnvironment:
-    """Makes an environment to evaluate in.
-
-    Args:
-      rows: B.
-      random_seed: of the environment.
-      create: makes that of a single row; as `create_training_environment`.
-    """
-    if rows <= 1:
-        env = create(nonparallel=True, random_seed=random_seed)
-    else:
-        env = create_environment(num_parallel_environments=rows, seed=random_seed)
-    env.enter_phase(Phase.TEST.value)
-    return env
 
 
 class Trainer(Improver):
@@ -115,6 +85,7 @@ class Trainer(Improver):
         # The same of the present driver and its environments.
         self._stream_closers: list[Callable[[], None]] = []
         self._initialized = self._streams_over = False
+        self._rows_of_evaluations: int | None = None
 
     # ---- what subclasses define ----
 
@@ -358,8 +329,10 @@ class Trainer(Improver):
         return evaluator
 
     def _create_evaluation_environment(self, seed: np.random.SeedSequence) -> BatchedEnvironment:
-        rows = self._evaluation_rows(self._train_batch_size)
-        return create_evaluation_environment(rows, seed, self._create_environment)
+        if self._rows_of_evaluations is None:
+            # The evaluator is for as many, also where a later schedule has other evaluations.
+            self._rows_of_evaluations = self._evaluation_rows(self._train_batch_size)
+        return create_evaluation_environment(self._rows_of_evaluations, seed, self._create_environment)
 
     def _evaluation_rows(self, batch_size: int) -> int:
         """Plays some episodes side by side, since a step of a batch costs little more than one of a single row."""
@@ -386,7 +359,11 @@ class Trainer(Improver):
         self._report.enter("heatup" if self.phase is Phase.HEATUP else "training")
 
     def _start(self) -> None:
-        self._report.start()
+        anew = self._saver.path is None
+        if self._config.exact_resume and anew:
+            # What an interruption before the first periodic checkpoint goes back to.
+            self._saver.save(("periodic",))
+        self._report.start(anew)
         self.driver.start()
 
     def _act_once(self) -> None:
@@ -425,6 +402,7 @@ class Trainer(Improver):
             self._save()
 
     def _save_to_be_judged(self) -> None:
+        self._saver.checkpointer.awaited = self._counters.global_steps
         self._save()
 
     def _judge(self, result: Evaluation) -> None:

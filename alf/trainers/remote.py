@@ -20,8 +20,8 @@ from alf.trainers import seeds as run_seeds
 from alf.trainers.building import build_algorithm
 from alf.trainers.config import TrainerConfig
 from alf.trainers.phases import Phase
-from alf.trainers.policy_trainer import create_training_environment
 from alf.trainers.remote_evaluation import make_evaluator
+from alf.trainers.run_environments import create_training_environment
 from alf.utils.gin_text import config_text, modules_in_use, take_over
 
 MAKER = "alf.trainers.remote:make_driver"
@@ -59,20 +59,20 @@ _one_at_a_time = threading.Lock()
 # ---- the learner's side ----
 
 
-def make_pool(config: TrainerConfig, random_seed: int, iteration: int, evaluation_rows: int = 1) -> WorkerPool:
+def make_pool(config: TrainerConfig, random_seed: int, place: tuple[int, int], evaluation_rows: int = 1) -> WorkerPool:
     """The workers of a run, not started yet.
 
     Args:
       config: of the run; `num_workers`, `num_envs` and `ray_address` say how many, and where.
       random_seed: of the run.
-      iteration: at which it is started or resumed.
+      place: where it is started or resumed: the iteration, and what an interrupted heat-up had collected.
       evaluation_rows: environments that the worker for evaluations steps together, where there is one.
 
     Raises:
       GinConfigError: the configuration cannot be told to other processes.
       ValueError: nor can the algorithm, Ray is not installed, or there is no such cluster.
     """
-    settings = worker_settings(config, random_seed, iteration)
+    settings = worker_settings(config, random_seed, place)
     engine = make_engine(config)
     try:
         return WorkerPool(
@@ -103,13 +103,13 @@ def make_engine(config: TrainerConfig) -> Engine:
         raise ValueError(f"TrainerConfig.{asked}: {e}") from e
 
 
-def worker_settings(config: TrainerConfig, random_seed: int, iteration: int) -> dict[str, Any]:
+def worker_settings(config: TrainerConfig, random_seed: int, place: tuple[int, int]) -> dict[str, Any]:
     """What `make_driver` is to be called with for a run, beside the number and life of a worker.
 
     Args:
       config: of the run.
       random_seed: of the run.
-      iteration: at which it is started or resumed.
+      place: where it is started or resumed: the iteration, and what an interrupted heat-up had collected.
 
     Returns:
       text, numbers, and lists and dicts of these.
@@ -124,7 +124,7 @@ def worker_settings(config: TrainerConfig, random_seed: int, iteration: int) -> 
         "algorithm_ctor": _name_of_algorithm(config),
         "settings": {name: getattr(config, name) for name in _SETTINGS},
         "random_seed": random_seed,
-        "iteration": iteration,
+        "place": list(place),
         "learner": _this_process(),
     }
 
@@ -181,13 +181,12 @@ def configured(
     algorithm_ctor: str | None,
     settings: dict[str, Any],
     random_seed: int,
-    iteration: int,
+    place: tuple[int, int],
     learner: str,
 ) -> Iterator[tuple[TrainerConfig, run_seeds.Seeds]]:
     """Puts the learner's configuration in force, in which a worker makes what it needs in the block.
 
-    What is random follows from the seed of the run, `number`, `life` and `iteration`, and is the same nowhere else in the
-    run.
+    What is random follows from the seed of the run, `number`, `life` and `place`, and is the same nowhere else in the run.
 
     Args:
       number: of the worker.
@@ -197,14 +196,14 @@ def configured(
       algorithm_ctor: "module:function" of what makes the algorithm; None for what the configuration says.
       settings: of the learner's `TrainerConfig`, by name.
       random_seed: of the run.
-      iteration: at which the run was started or resumed.
+      place: where the run was started or resumed; see `worker_settings`.
       learner: host and process number of the learner.
 
     Raises:
       GinConfigError: the configuration cannot be taken over.
     """
     own_process = learner != _this_process()
-    seeds = run_seeds.of_worker(random_seed, number, life, iteration)
+    seeds = run_seeds.of_worker(random_seed, number, life, *place)
     with _one_at_a_time:
         if own_process:
             take_over(text, modules)

@@ -9,15 +9,15 @@ from alf.distributed.remote_evaluator import RemoteEvaluator
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.trainers import remote
 from alf.trainers.config import TrainerConfig
-from alf.trainers.policy_trainer import create_training_environment
 from alf.trainers.remote_evaluation import make_evaluator
+from alf.trainers.run_environments import create_training_environment
 
 MAKER = "alf.trainers.remote_environments:make_environments"
 
 
-def make_pool(config: TrainerConfig, random_seed: int, iteration: int) -> EnvironmentPool:
+def make_pool(config: TrainerConfig, random_seed: int, place: tuple[int, int]) -> EnvironmentPool:
     """The workers of a run with `central_inference`, not started yet; arguments and errors as of `remote.make_pool`."""
-    settings = remote.worker_settings(config, random_seed, iteration)
+    settings = remote.worker_settings(config, random_seed, place)
     engine = remote.make_engine(config)
     try:
         return EnvironmentPool(engine, config.num_workers, config.num_envs, MAKER, settings)
@@ -27,16 +27,16 @@ def make_pool(config: TrainerConfig, random_seed: int, iteration: int) -> Enviro
 
 
 def start_evaluator(
-    pool: EnvironmentPool, config: TrainerConfig, random_seed: int, iteration: int, rows: int
+    pool: EnvironmentPool, config: TrainerConfig, random_seed: int, place: tuple[int, int], rows: int
 ) -> RemoteEvaluator:
     """One more worker of `pool`, which plays the evaluations.
 
     Args:
       pool: of the run.
-      config, random_seed, iteration: as of `remote.make_pool`.
+      config, random_seed, place: as of `remote.make_pool`.
       rows: environments that it steps together.
     """
-    settings = remote.worker_settings(config, random_seed, iteration)
+    settings = remote.worker_settings(config, random_seed, place)
     return pool.start_evaluator(lambda engine: make_evaluator(engine, config, settings, rows))
 
 

@@ -163,20 +163,28 @@ class RunIndex:
         """
         others = [r for r in self.records(behavior) if r.step != record.step]
         known = len(others) != len(self.records(behavior))
-        best = max((r.reward for r in others if "best" in r.kinds and r.reward is not None), default=-math.inf)
-        if record.reward is not None and record.reward > best:
-            record = record.with_kinds(add=["best"])
         if "best" in record.kinds:
             others = [r.with_kinds(remove=["best"]) for r in others]
         if "final" in record.kinds or not known:
             others = [r.with_kinds(remove=["final"]) for r in others]
         self._records[behavior] = sorted([*others, record], key=lambda r: r.step)
         self._saves[behavior] = self.saves(behavior) + (not known)
-        return record
+        self._mark_best(behavior)
+        return next(r for r in self._records[behavior] if r.step == record.step)
 
     def remove(self, record: Record, behavior: str = BEHAVIOR) -> None:
-        """Takes a record out; its files stay."""
+        """Takes a record out; its files stay. Where it was the best, the best of the others is that now."""
         self._records[behavior] = [r for r in self.records(behavior) if r.name != record.name]
+        self._mark_best(behavior)
+
+    def _mark_best(self, behavior: str) -> None:
+        judged = [r for r in self._records[behavior] if r.reward is not None]
+        if judged:
+            best = max(judged, key=lambda r: -math.inf if r.reward is None else r.reward)
+            self._records[behavior] = [
+                r.with_kinds(add=["best"]) if r is best else r.with_kinds(remove=["best"])
+                for r in self._records[behavior]
+            ]
 
     def reset(self, records: Iterable[Record], saves: int, behavior: str = BEHAVIOR) -> None:
         """Goes back to what `records` and `saves` were."""

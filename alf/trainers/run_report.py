@@ -131,6 +131,8 @@ class RunReport:
         self._observe(driver)
         self._phase = "training"
         self._lags: np.ndarray | None = None
+        # At how many summaries in a row a learning rate was 0, by its name.
+        self._zero_rates: dict[str, int] = {}
         self._told: dict[str, Any] = {}
         self._evaluations = CsvFile(os.path.join(root_dir, EVAL_DIR, "stats.csv"))
         # Evaluation may run beside training, in a thread of its own.
@@ -194,9 +196,13 @@ class RunReport:
         self._observe(self._driver)
         return self._agents
 
-    def start(self) -> None:
-        """Begins the display, and goes on in the files of the run where it resumes."""
-        step = self._counters.global_steps
+    def start(self, anew: bool = False) -> None:
+        """Begins the display, and goes on in the files of the run where it resumes.
+
+        Args:
+          anew: nothing was restored: what the files tell of a run before is gone.
+        """
+        step = -1 if anew else self._counters.global_steps
         self._reporter.resume(step, self._counters.seconds)
         try:
             cut_events(os.path.join(self._root_dir, EVAL_DIR), step)
@@ -273,7 +279,15 @@ class RunReport:
         optimizers = [optimizer for optimizer, _ in self._algorithm.optimized_variables()]
         for i, optimizer in enumerate(optimizers):
             name = "Train/learning_rate" if len(optimizers) == 1 else f"Train/learning_rate/{i}_{name_of(optimizer)}"
-            self._reporter.add(name, learning_rate(optimizer), Aggregation.MOST_RECENT)
+            rate = learning_rate(optimizer)
+            self._reporter.add(name, rate, Aggregation.MOST_RECENT)
+            self._zero_rates[name] = self._zero_rates.get(name, 0) + 1 if rate == 0.0 else 0
+            if self._zero_rates[name] == 2:
+                logging.warning(
+                    "%s has been 0 since the last summary: nothing more is learned with it. Where it falls over the run, "
+                    "as PolynomialDecay does, its decay_steps go with the length of the run.",
+                    name,
+                )
 
     def _add_frames(self) -> None:
         """The environment steps in frames, for games of which a step takes several."""

@@ -121,6 +121,7 @@ class Saver:
             self.checkpointer.complete()
         self.path = path
         self._began_at = counters.iterations
+        self._saved_iterations = counters.iterations
         self._saved_steps, self._saved_collected = counters.env_steps, self.collected
         self._saved_secs = time.monotonic()
         return path
@@ -200,8 +201,15 @@ class Saver:
 
     @property
     def outdated(self) -> bool:
-        """Whether more was collected before the first iteration than the newest checkpoint, of the same step, tells of."""
-        return not self._counters.iterations and self.collected != self._saved_collected
+        """Whether the newest checkpoint may be of the same step, and tells of less than was collected or done by now.
+
+        Collecting before the first iteration makes no step, nor, with `update_counter_every_mini_batch`, an iteration that
+        has nothing to learn from.
+        """
+        counters = self._counters
+        return counters.iterations != self._saved_iterations or (
+            not counters.iterations and self.collected != self._saved_collected
+        )
 
     @property
     def collected(self) -> int:
@@ -265,7 +273,7 @@ class Saver:
                 f"({type(e).__name__}: {reason}); the last one is {self.path or 'none'}."
             )
             raise
-        self._failures, self._saved_collected = 0, self.collected
+        self._failures, self._saved_collected, self._saved_iterations = 0, self.collected, self._counters.iterations
         self.path = os.path.join(self.checkpointer.directory, record.name)
         logging.log_every_n_seconds(
             logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds) or "evaluated"

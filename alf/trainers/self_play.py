@@ -35,7 +35,8 @@ class SelfPlay:
     Attributes:
       learner: the behavior that learns.
       opponent: one of the same algorithm and specs that does not (`Behavior.trained = False`).
-      every: after so much another version takes its turn, "20 training_steps" or "10000 env_steps".
+      every: after so much another version takes its turn, "20 training_steps" or "10000 env_steps". Training steps are
+        iterations; with `@on_policy_trainer` they are its updates, of which an iteration may have several.
       snapshot_every: after so much the learner's weights become a version, in the same units.
       window: so many of the newest versions are kept, in memory and in checkpoints, and played against, each as often.
       latest_ratio: the chance of a turn against the learner's present weights, as they change, instead of a version.

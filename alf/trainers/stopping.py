@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import gin
+from absl import logging
 
 from alf.trainers.agent_evaluation import BehaviorEvaluation
 from alf.trainers.behavior_targets import Target, check_names, numbers_of
@@ -226,3 +227,25 @@ def check_targets(conditions: Iterable[StopCondition], success_threshold: Any, b
                 f"{condition.name} names {missing[0]!r}, and nothing tells when its agents succeed: set {setting} = "
                 f"{{{missing[0]!r}: ...}}, the return from which on they do."
             )
+
+
+def check_judged(conditions: Iterable[StopCondition], evaluates: bool, ends: bool) -> None:
+    """Looks for conditions that judge by evaluations in a run that makes none.
+
+    Args:
+      conditions: of the run.
+      evaluates: whether it evaluates on its own.
+      ends: whether anything but the conditions ends it.
+
+    Raises:
+      ValueError: nothing would ever end it; else it is only said that they never hold.
+    """
+    judging = [condition.name for condition in conditions if isinstance(condition, TargetCondition)]
+    if evaluates or not judging:
+        return
+    never = f"{judging[0]} judges by evaluations, and this run makes none"
+    how = "set TrainerConfig.evaluate=True, or steps_between_evaluation_periods of its schedule."
+    others = [condition for condition in conditions if not isinstance(condition, TargetCondition)]
+    if not ends and not others:
+        raise ValueError(f"{never}, so it would never end: {how}")
+    logging.warning("%s, so that it never holds: %s", never, how)

@@ -51,6 +51,11 @@ _REMOVED = (
         "pip install pybullet_envs_gymnasium and take this import out: its environments are registered when their id is "
         "asked for. Or use MuJoCo's, such as 'Humanoid-v5'.",
     ),
+    _Removed(
+        r"create_(ac|ppo|ddpg|sac)_algorithm|off_policy_trainer\.train|train_eval|PPOLoss2",
+        "This is of ALF's first releases: set TrainerConfig.algorithm_ctor = @Agent with Agent.rl_algorithm_cls, as the files "
+        "in examples do, and TrainerConfig for what a run needs.",
+    ),
     _Removed(r"alf\.experience_replayers(\..*)?", "Replayers are in alf.replay; gin files need not import them."),
     _Removed(
         r"alf\.examples(\..*)?",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -104,6 +105,20 @@ def test_a_live_run_is_told_by_its_lock(run):
     found = view(str(run))
     assert found["state"] == "killed"
     assert found["commands"]["go on"] == f"python -m alf.bin.train --root_dir={run}"
+
+
+def test_a_run_that_was_killed_before_it_wrote_its_configuration_goes_on_by_its_command(run):
+    (run / "configured.gin").unlink(missing_ok=True)
+    given = ["--gin_file=sac_pendulum", f"--root_dir={run}", "--gin_param=a.b = 'c d'"]
+    for begun_by, expected in [
+        (["/somewhere/alf/bin/train.py", *given], f"python -m alf.bin.train {shlex.join(given)}"),
+        (["my_script.py", "--fast"], f"python -m alf.bin.train --root_dir={run}"),
+        ("damaged", f"python -m alf.bin.train --root_dir={run}"),
+    ]:
+        index = RunIndex.load(str(run))
+        index.run.update(status="running", command_line=begun_by)
+        index.save()
+        assert view(str(run))["commands"]["go on"] == expected
 
 
 def test_a_lock_left_behind(run):

@@ -223,10 +223,16 @@ def test_an_action_outside_of_the_spec_is_told(steps: int) -> None:
         env.step(np.array([3, 4]))
     assert str(told.value) == (
         "The environment failed on action = 4 in row 1, which is outside of its spec, 0 to 3: correct the algorithm that "
-        "chose it."
+        "chose it, and look whether its loss is finite."
     )
     assert env.restarts == 0
     env.close()
+
+
+@pytest.mark.parametrize("secs", [0, -1.0, float("nan")])
+def test_a_time_limit_is_above_zero(secs) -> None:
+    with pytest.raises(ValueError, match=rf"create_environment.step_timeout_secs={secs} must be above 0 seconds"):
+        create_environment(ToyEnv, step_timeout_secs=secs)
 
 
 def test_an_action_that_is_not_looked_at_is_not_blamed() -> None:

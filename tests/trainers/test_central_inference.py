@@ -106,7 +106,7 @@ def test_workers_and_their_lives_draw_different_numbers(central, monkeypatch):
         return create_training_environment(random_seed=random_seed)
 
     monkeypatch.setattr(remote_environments, "create_training_environment", watched)
-    settings = remote.worker_settings(central(), 5, 0)
+    settings = remote.worker_settings(central(), 5, (0, 0))
     assert json.loads(json.dumps(settings)) == settings
     for number, life, iteration in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 3)]:
         for env in remote_environments.make_environments(number, life, **{**settings, "iteration": iteration}):
@@ -127,7 +127,7 @@ def test_environments_are_closed_when_one_cannot_be_made(central, monkeypatch):
 
     monkeypatch.setattr(remote_environments, "create_training_environment", broken)
     with pytest.raises(RuntimeError, match="no more"):
-        remote_environments.make_environments(0, 0, **remote.worker_settings(central(), 5, 0))
+        remote_environments.make_environments(0, 0, **remote.worker_settings(central(), 5, (0, 0)))
     assert len(closed) == N - 1
 
 
@@ -140,7 +140,7 @@ def test_a_resumed_run_has_fresh_workers_and_may_have_none(central, monkeypatch)
     resumed = central(num_iterations=5).create_trainer()
     resumed.train()
     assert (resumed.counters.iterations, resumed.counters.env_steps) == (5, 5 * Q * T * B)
-    assert sorted(drawn) == [(1, 0, 0, 0), (1, 0, 0, 3), (1, 1, 0, 0), (1, 1, 0, 3)]
+    assert sorted(drawn) == [(1, 0, 0, 0, 0), (1, 0, 0, 3, 0), (1, 1, 0, 0, 0), (1, 1, 0, 3, 0)]
     local = central(num_iterations=6, num_workers=0, num_envs=W * N).create_trainer()
     local.train()
     assert local.counters.iterations == 6

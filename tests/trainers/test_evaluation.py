@@ -26,6 +26,7 @@ from alf.trainers.evaluations import EvaluationBeside, History
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
+from alf.trainers.stopping import MeanReturn
 from tests.drivers.counting import CountingAlgorithm
 from tests.trainers.fixed_episodes import FixedEpisodes
 from tests.trainers.small_run import make_algorithm
@@ -346,6 +347,46 @@ def test_an_evaluation_that_is_due_while_one_is_running_is_left_out(small_config
     best = RunIndex.load(trainer._root_dir).best()
     assert best.reward == max(e.average_return for e in done)
     assert best.step == next(e.step for e in done if e.average_return == best.reward)
+
+
+def test_what_ends_a_run_is_not_taken_back_by_another_evaluation(small_config):
+    """The weights have gone on meanwhile, and may be worse."""
+
+    def good(run):
+        return "step 1 was good" if run.last is not None and run.last.step == 1 else None
+
+    config = small_config(
+        SyncOffPolicyTrainer,
+        schedule=Schedule("0 env_steps", "1 training_steps", "1 episodes", "6 training_steps"),
+        evaluate_beside=True,
+        stop_conditions=[good],
+    )
+    trainer = config.create_trainer()
+    trainer.initialize()
+    after = trainer._after_iteration
+
+    def watched():
+        if trainer.counters.iterations == 3:
+            trainer._evaluations._beside._thread.join(30)
+        after()
+
+    gate = threading.Event()
+    play = trainer._evaluations.prepare().play
+    trainer._evaluations.prepare().play = lambda *args: (gate.wait(30), play(*args))[1]
+    trainer._after_iteration = lambda: (trainer.counters.iterations == 3 and gate.set(), watched())
+    trainer.train()
+    assert trainer.counters.iterations == 3
+    assert [e.step for e in trainer._evaluations.history.all] == [1]
+    again = config.create_trainer()
+    again.train()
+    assert again.counters.iterations == 3, "finished, and so it stays"
+
+
+def test_targets_without_evaluations_end_no_run(small_config):
+    settings = {"num_iterations": 0, "schedule": Schedule(), "stop_conditions": [MeanReturn(1.0)]}
+    trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    with trainer, pytest.raises(ValueError, match="would never end"):
+        trainer.improve()
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -63,7 +63,7 @@ def _algorithm(config):
 
 
 def _worker(config, rows=2, epsilon_greedy=0.0, threshold=None, number=1, life=0):
-    return EvaluationWorker(number, life, remote.worker_settings(config, 5, 0), rows, epsilon_greedy, threshold)
+    return EvaluationWorker(number, life, remote.worker_settings(config, 5, (0, 0)), rows, epsilon_greedy, threshold)
 
 
 def _prefer(weights, action):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -138,7 +139,7 @@ def test_checkpoints_by_env_steps_are_made_where_an_evaluation_has_just_saved(sm
     whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=5, **settings)
     _run(SyncOffPolicyTrainer, small_config, num_iterations=3, **settings)
     periodic = [r.step for r in RunIndex.load(str(tmp_path / "run")).records() if "periodic" in r.kinds]
-    assert periodic == [2], "env steps 16, 32 and 48 were evaluated, and saved"
+    assert periodic == [0, 2], "env steps 16, 32 and 48 were evaluated, and saved"
     _assert_same(whole, _run(SyncOffPolicyTrainer, small_config, num_iterations=5, **settings))
 
 
@@ -227,3 +228,55 @@ def test_what_exact_resume_needs(small_config):
     trainer = small_config(AsyncOffPolicyTrainer, exact_resume=True).create_trainer()
     with pytest.raises(ValueError, match="mode = 'lockstep'"):
         trainer.initialize()
+
+
+SAMPLED = {
+    "whole_replay_buffer_training": False,
+    "mini_batch_length": 2,
+    "mini_batch_size": 4,
+    "checkpoint_replay": True,
+}
+
+
+@pytest.mark.parametrize("settings", [{"num_iterations": 5}, RANDOM_FIRST | SAMPLED], ids=["plain", "replay"])
+def test_interrupted_before_the_first_checkpoint(settings, small_config, tmp_path):
+    settings = settings | {"checkpoint_interval": 10}
+    whole = _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), **settings)
+
+    def interrupt(trainer):
+        trainer.initialize()
+        trainer.algorithm.add_after_train_hook(
+            lambda: trainer.counters.iterations == 1 and os.kill(os.getpid(), signal.SIGTERM)
+        )
+        trainer.train()
+        return trainer.counters.iterations
+
+    assert interrupt(small_config(SyncOffPolicyTrainer, **EXACT | settings).create_trainer()) == 2
+    again = _run(SyncOffPolicyTrainer, small_config, **settings)
+    _assert_same(whole, again)
+    assert again._iterations_here == again.counters.iterations, "from the beginning"
+
+
+def test_a_later_schedule_may_have_other_evaluations(small_config):
+    schedules = [
+        Schedule("0 env_steps", "1 training_steps", f"{episodes} episodes", "2 training_steps", improve_is="additional")
+        for episodes in (1, 2)
+    ]
+    settings = EXACT | {"num_iterations": 0, "schedule": schedules[0]}
+    with small_config(SyncOffPolicyTrainer, **settings).create_trainer() as trainer:
+        trainer.improve()
+        trainer.set_schedule_params(schedules[1])
+        trainer.improve()
+        assert [e.episodes for e in trainer._evaluations.history.all] == [1, 1, 2, 2]
+
+
+def test_what_the_time_went_to_adds_up_over_new_streams(small_config):
+    trainer = small_config(SyncOffPolicyTrainer, **EXACT, num_iterations=5).create_trainer()
+    trainer.initialize()
+    seen = []
+    after = trainer._after_iteration
+    trainer._after_iteration = lambda: (seen.append(trainer.driver.timings()), after())
+    trainer.train()
+    for before, now in itertools.pairwise(seen):
+        assert now.environment > before.environment
+        assert now.inference > before.inference

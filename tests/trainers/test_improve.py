@@ -108,6 +108,21 @@ def test_total_and_additional_and_a_heatup_that_is_done_once(small_config):
     assert _totals(more, Phase.HEATUP) == heatup
 
 
+@pytest.mark.parametrize(
+    ("improve_is", "limit", "expected"), [("total", 6, [3 / 6, 4 / 6]), ("additional", 4, [1 / 4, 2 / 4])]
+)
+def test_the_share_done_is_of_what_is_to_be_done(small_config, improve_is, limit, expected):
+    small_config(SyncOffPolicyTrainer, num_iterations=2).create_trainer().train()
+    schedule = Schedule(improve_steps=f"{limit} training_steps", improve_is=improve_is)
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=0, schedule=schedule).create_trainer()
+    trainer.initialize()
+    shares, after = [], trainer._after_iteration
+    trainer._after_iteration = lambda: (shares.append(trainer.share_done()), after())
+    trainer.train()
+    assert shares[:2] == pytest.approx(expected)
+    assert shares[-1] == 1.0
+
+
 def test_a_heatup_that_is_interrupted_again_loses_nothing(small_config, monkeypatch):
     schedule = Schedule("96 env_steps", improve_steps="1 training_steps")
     settings = {"schedule": schedule, "mini_batch_length": 2, "checkpoint_replay": True}

@@ -98,7 +98,7 @@ def _settings(*bindings: str, gin_file: str | None = None, **given: Any) -> tupl
     gin.clear_config()
     gin_utils.parse_gin([] if gin_file is None else [gin_file], [*SMALL, *bindings])
     config = TrainerConfig("nowhere", trainer=AsyncOffPolicyTrainer, num_workers=3, **given)
-    return remote.worker_settings(config, random_seed=5, iteration=0), config
+    return remote.worker_settings(config, random_seed=5, place=(0, 0)), config
 
 
 def _facts_of_learner(config: TrainerConfig) -> dict[str, Any]:
@@ -178,14 +178,14 @@ def test_values_survive_the_text(value, other):
 def test_what_no_text_can_say_is_an_error(small_config):
     gin.bind_parameter("create_environment.env_name", AsyncOffPolicyDriver)
     with pytest.raises(GinConfigError, match=r"create_environment.env_name=<class .* cannot be written in a gin file"):
-        remote.worker_settings(small_config(AsyncOffPolicyTrainer), 1, 0)
+        remote.worker_settings(small_config(AsyncOffPolicyTrainer), 1, (0, 0))
 
 
 def test_what_the_script_itself_defines_is_an_error(small_config, monkeypatch):
     gin.bind_parameter("worker_leaf.value", 1)
     monkeypatch.setattr(gin.config._REGISTRY["test_remote.worker_leaf"].wrapped, "__module__", "__main__")
     with pytest.raises(GinConfigError, match="worker_leaf is defined in the script that was started"):
-        remote.worker_settings(small_config(AsyncOffPolicyTrainer), 1, 0)
+        remote.worker_settings(small_config(AsyncOffPolicyTrainer), 1, (0, 0))
 
 
 def test_an_algorithm_without_a_name_is_an_error(small_config):
@@ -195,7 +195,7 @@ def test_an_algorithm_without_a_name_is_an_error(small_config):
     for ctor in (local, lambda *args: None, functools.partial(print)):
         config = small_config(AsyncOffPolicyTrainer, algorithm_ctor=ctor)
         with pytest.raises(ValueError, match=r"algorithm_ctor=.* cannot be told to workers"):
-            remote.worker_settings(config, 1, 0)
+            remote.worker_settings(config, 1, (0, 0))
 
 
 def test_a_module_that_a_worker_has_not_is_an_error():
@@ -215,7 +215,7 @@ def test_what_python_has_set_reaches_the_workers() -> None:
 
 @pytest.fixture
 def settings(small_config):
-    return remote.worker_settings(small_config(AsyncOffPolicyTrainer, num_workers=2), 5, 0)
+    return remote.worker_settings(small_config(AsyncOffPolicyTrainer, num_workers=2), 5, (0, 0))
 
 
 def test_the_learners_own_process_keeps_its_configuration_and_generators(settings):
@@ -265,6 +265,8 @@ def test_seeds_of_a_worker_are_none_of_the_learners_or_its_neighbours(seed, numb
             (number + 1, life, iteration),
             (number, life + 1, iteration),
             (number, life, iteration + 1),
+            (number, life, 0, iteration + 1),
+            (number, life, 0, iteration + 2),
         ]
     ]
     states = [state for streams in split for state in _states(streams)]
@@ -320,7 +322,7 @@ def test_environments_are_closed_when_a_worker_cannot_be_made(settings, monkeypa
 
 def test_settings_given_in_code_reach_a_worker(small_config):
     config = small_config(AsyncOffPolicyTrainer, num_envs=1, unroll_length=6, num_workers=2)
-    settings = remote.worker_settings(config, 5, 0)
+    settings = remote.worker_settings(config, 5, (0, 0))
     assert settings["algorithm_ctor"] == "tests.trainers.small_run:make_algorithm"
     assert json.loads(json.dumps(settings)) == settings
     found = facts_of_worker(settings)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record
 
@@ -82,3 +84,18 @@ def test_leftovers_go(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     delete_leftovers(str(tmp_path), ["half", "file", "not there"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_is_being_judged_stays(tmp_path):
+    network = tf.Module()
+    network.weight = tf.Variable(1.0)
+    checkpointer = Checkpointer(str(tmp_path / "train" / "algorithm"), {"network": network}, max_to_keep=1)
+    checkpointer.awaited = 1
+    for step in (1, 2, 3):
+        checkpointer.save(step)
+    assert [r.step for r in checkpointer.index.records()] == [1, 3]
+    checkpointer.judge(1, 5.0, 2)
+    assert checkpointer.index.best().step == 1
+    checkpointer.save(4)
+    assert [r.step for r in checkpointer.index.records()] == [1, 4]
+    assert checkpointer.judge(3, 6.0, 2) is None

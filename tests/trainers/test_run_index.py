@@ -271,3 +271,18 @@ def test_reading_needs_no_tensorflow(tmp_path):
         "assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_best_is_that_of_all_that_are_left(tmp_path):
+    index = RunIndex(str(tmp_path))
+    records = [index.add(_record(step, reward=reward)) for step, reward in [(1, 5.0), (2, 10.0), (3, 3.0)]]
+    assert index.best().step == 2
+    index.remove(records[1])
+    assert index.best().step == 1
+    index.add(_record(4, reward=4.0))
+    assert index.best().step == 1
+    index.add(_record(5, reward=6.0))
+    assert [r.step for r in index.records() if "best" in r.kinds] == [5]
+    for record in index.records():
+        index.remove(record)
+    assert index.best() is None

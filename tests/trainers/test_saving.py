@@ -472,3 +472,19 @@ def test_gin_can_bind_all_of_it(small_config):
     gin.parse_config("TrainerConfig.checkpoint_env_steps = 5\nTrainerConfig.exact_resume = True")
     config = small_config(SyncOffPolicyTrainer)
     assert (config.checkpoint_env_steps, config.exact_resume) == (5, True)
+
+
+def test_an_iteration_without_an_update_is_saved_too(small_config, tmp_path):
+    """With minibatches as steps both have one number."""
+    config = small_config(
+        SyncOffPolicyTrainer, num_iterations=2, update_counter_every_mini_batch=True, checkpoint_interval=1
+    )
+    trainer = config.create_trainer()
+    trainer.initialize()
+    trainer.algorithm.updates_made = lambda: 1
+    trainer.train()
+    resumed = config.create_trainer()
+    resumed.initialize()
+    assert resumed.counters.iterations == 2
+    assert resumed.counters.env_steps == trainer.counters.env_steps
+    resumed.close()

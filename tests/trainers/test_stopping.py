@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from absl import logging
 
 from alf.trainers.agent_evaluation import BehaviorEvaluation
 from alf.trainers.config import TrainerConfig
 from alf.trainers.evaluation import Evaluation
-from alf.trainers.stopping import MeanReturn, Plateau, Standing, SuccessRate, TimeLimit, first_reason
+from alf.trainers.stopping import MeanReturn, Plateau, Standing, SuccessRate, TimeLimit, check_judged, first_reason
 
 NOTHING_ENDED = Evaluation(0, math.nan, math.nan, math.nan)
 
@@ -139,3 +140,16 @@ def test_the_first_reason_counts():
 def test_numbers_out_of_range_are_named(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_targets_that_nothing_judges_are_told(monkeypatch):
+    told = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: told.append(text % args))
+    check_judged([MeanReturn(1.0)], True, False)
+    check_judged([TimeLimit(1.0)], False, False)
+    assert not told
+    with pytest.raises(ValueError, match=r"MeanReturn\.target judges by evaluations, .* never end: set"):
+        check_judged([MeanReturn(1.0)], False, False)
+    check_judged([SuccessRate(1.0)], False, True)
+    check_judged([SuccessRate(1.0), TimeLimit(1.0)], False, False)
+    assert [text.startswith("SuccessRate.target judges by evaluations") for text in told] == [True, True]

@@ -120,7 +120,7 @@ def test_a_resumed_run_counts_on_with_fresh_workers(remote_config, monkeypatch):
     second = remote_config(num_iterations=5).create_trainer()
     second.train()
     assert (second.counters.iterations, second.counters.env_steps) == (5, 5 * Q * T * B)
-    assert sorted(drawn) == [(1, 0, 0, 0), (1, 0, 0, 3), (1, 1, 0, 0), (1, 1, 0, 3)]
+    assert sorted(drawn) == [(1, 0, 0, 0, 0), (1, 0, 0, 3, 0), (1, 1, 0, 0, 0), (1, 1, 0, 3, 0)]
 
 
 @pytest.mark.slow

@@ -1,0 +1,42 @@
+"""The environments that a run trains and is evaluated in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+
+from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.utils import create_environment
+from alf.trainers.phases import Phase
+
+
+@gin.configurable("_create_environment", module="alf.trainers.Trainer")
+def create_training_environment(
+    nonparallel: bool = False, random_seed: Any = None, register: bool = True
+) -> BatchedEnvironment:
+    """Makes a batched environment, of a single row with `nonparallel`; `register` is accepted and has no effect."""
+    del register
+    return create_environment(nonparallel=nonparallel, seed=random_seed)
+
+
+def create_evaluation_environment(
+    rows: int,
+    random_seed: np.random.SeedSequence,
+    create: Callable[..., BatchedEnvironment] = create_training_environment,
+) -> BatchedEnvironment:
+    """Makes an environment to evaluate in.
+
+    Args:
+      rows: B.
+      random_seed: of the environment.
+      create: makes that of a single row; as `create_training_environment`.
+    """
+    if rows <= 1:
+        env = create(nonparallel=True, random_seed=random_seed)
+    else:
+        env = create_environment(num_parallel_environments=rows, seed=random_seed)
+    env.enter_phase(Phase.TEST.value)
+    return env
