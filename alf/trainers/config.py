@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import gin
+from absl import logging
 
 from alf.trainers.behavior_targets import numbers_of
 from alf.trainers.config_types import checked
@@ -197,6 +198,15 @@ class TrainerConfig:
             raise ValueError(
                 f"TrainerConfig.trainer {state}: bind it to @on_policy_trainer, @sync_off_policy_trainer or "
                 "@async_off_policy_trainer."
+            )
+        values = self._values()
+        few = 0 < values["num_iterations"] < values["eval_interval"]
+        if values["evaluate"] and values["schedule"] is None and few:
+            logging.warning(
+                "TrainerConfig.evaluate=True evaluates every eval_interval=%d iterations, and num_iterations=%d end before: "
+                "nothing is evaluated. Lower eval_interval.",
+                values["eval_interval"],
+                values["num_iterations"],
             )
         return trainer(self)
 

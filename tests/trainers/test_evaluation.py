@@ -382,6 +382,14 @@ def test_what_ends_a_run_is_not_taken_back_by_another_evaluation(small_config):
     assert again.counters.iterations == 3, "finished, and so it stays"
 
 
+@pytest.mark.parametrize(("interval", "told"), [(3, False), (4, True)])
+def test_an_interval_that_never_comes_is_told(interval, told, small_config, caplog):
+    config = small_config(SyncOffPolicyTrainer, num_iterations=3, evaluate=True, eval_interval=interval)
+    with caplog.at_level("WARNING"):
+        config.create_trainer()
+    assert ("nothing is evaluated" in caplog.text) == told
+
+
 def test_targets_without_evaluations_end_no_run(small_config):
     settings = {"num_iterations": 0, "schedule": Schedule(), "stop_conditions": [MeanReturn(1.0)]}
     trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
