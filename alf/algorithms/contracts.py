@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,20 @@ from alf.utils import nest_utils
 
 # What every training reports.
 _TAKEN = ("loss", "grad_norm")
+
+
+def check_predict(name: str, predict: Callable[..., Any]) -> None:
+    """Raises ValueError where `predict` cannot be called as evaluations do.
+
+    Args:
+      name: of the algorithm.
+      predict: its method.
+    """
+    taken = inspect.signature(predict)
+    try:
+        taken.bind(None, None, 0.0)
+    except TypeError as e:
+        raise ValueError(f"{name}: predict is predict(time_step, state, epsilon_greedy), and has {taken}: {e}.") from e
 
 
 def check_policy_step(name: str, step: Any, batch_size: int, action_spec: Nest, state_spec: Nest) -> None:

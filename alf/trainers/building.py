@@ -12,6 +12,7 @@ from absl import logging
 from tf_agents.specs import tensor_spec
 from tf_agents.specs.array_spec import BoundedArraySpec
 
+from alf.algorithms.contracts import check_predict
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import check_constructor
 from alf.environments.batched_environment import BatchedEnvironment
@@ -28,6 +29,14 @@ _OF_ACTIONS = {
     ),
     "Only float actions are supported by this network": (
         "Deterministic actors, as of DDPG, TD3 and SARSA, need continuous actions, got {}: use SAC, DQN or PPO."
+    ),
+    "Network only supports action_specs with shape": (
+        "A network of the values of actions, such as QNetwork, takes one discrete choice at a time, got {}: use PPO, with "
+        "MultiCategoricalProjectionNetwork where the choices have different numbers of values."
+    ),
+    "Event size of `scale`": (
+        "NormalProjectionNetwork takes actions of one axis where the deviation depends on what is seen, got {}: bind its "
+        "state_dependent_std = False, or flatten the actions of the environment."
     ),
 }
 # TF-Agents' words, and TensorFlow's.
@@ -56,6 +65,7 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         if told is None:
             raise
         raise ValueError(told) from error
+    check_predict(type(algorithm).__name__, algorithm.predict)
     algorithm.use_rollout_state = config.use_rollout_state
     algorithm.burn_in_length = config.burn_in_length
     algorithm.set_summary_settings(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
+from tf_agents.networks.q_network import QNetwork
 
+from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.environments import create_environment
 from alf.trainers.building import build_algorithm
 from alf.trainers.config import TrainerConfig
@@ -63,3 +68,38 @@ def test_numbers_that_are_taken_for_quantities_are_told(space: spaces.Space, num
 )
 def test_other_observations_are_not(space: spaces.Space, logged: list[str]) -> None:
     assert _said(space, logged) == []
+
+
+def _built(space: spaces.Space, make: Any) -> Any:
+    class Acting(Shows):
+        action_space = space
+
+    env = create_environment(lambda: Acting(spaces.Box(-1.0, 1.0, (3,))), num_parallel_environments=2)
+    try:
+        return build_algorithm(TrainerConfig(root_dir="", algorithm_ctor=make), env)
+    finally:
+        env.close()
+
+
+def test_actions_that_a_network_does_not_take_are_told() -> None:
+    def values(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        return QNetwork(observation_spec, action_spec)
+
+    def deviations(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        project = functools.partial(NormalProjectionNetwork, state_dependent_std=True, scale_distribution=True)
+        network = ActorDistributionNetwork(observation_spec, action_spec, continuous_projection_net=project)
+        return network.create_variables()
+
+    with pytest.raises(ValueError, match=r"takes one discrete choice at a time, got .*: use PPO"):
+        _built(spaces.MultiDiscrete([3, 3]), values)
+    with pytest.raises(ValueError, match=r"(?s)takes actions of one axis .*: bind its state_dependent_std = False"):
+        _built(spaces.Box(-1.0, 1.0, (2, 3)), deviations)
+
+
+def test_a_predict_that_evaluations_cannot_call_is_told() -> None:
+    class Own(RLAlgorithm):
+        def predict(self, time_step: Any, state: Any) -> Any:  # type: ignore[override]
+            raise AssertionError("is not called")
+
+    with pytest.raises(ValueError, match=r"Own: predict is predict\(time_step, state, epsilon_greedy\), and has"):
+        _built(spaces.Discrete(2), lambda observation_spec, action_spec, **_: Own(observation_spec, action_spec))
