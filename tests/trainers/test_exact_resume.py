@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -19,6 +20,7 @@ from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
+from tests.trainers.fixed_episodes import FixedEpisodes
 from tests.trainers.small_run import fail_after
 
 pytestmark = pytest.mark.slow
@@ -94,6 +96,8 @@ def test_after_a_random_heatup(trainer_class, small_config, tmp_path):
 
 def test_a_heatup_that_was_interrupted_begins_anew(small_config, tmp_path, caplog):
     gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    gin.bind_parameter("create_environment.env_name", functools.partial(FixedEpisodes, 3))
     whole = _run(AsyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), **RANDOM_FIRST)
     first = small_config(AsyncOffPolicyTrainer, **EXACT, **RANDOM_FIRST).create_trainer()
     first.initialize()
@@ -111,6 +115,8 @@ def test_a_heatup_that_was_interrupted_begins_anew(small_config, tmp_path, caplo
     with caplog.at_level("INFO", logger="absl"):
         _assert_same(whole, _run(AsyncOffPolicyTrainer, small_config, **RANDOM_FIRST))
     assert "begins anew" in caplog.text
+    tables = [(tmp_path / name / "train" / "episodes.csv").read_text().splitlines() for name in ("whole", "run")]
+    assert len(tables[0]) == len(tables[1]) > 1, "nothing of the part that is replaced"
 
 
 @pytest.mark.parametrize("beside", [False, True])
