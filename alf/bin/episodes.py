@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from absl import logging
 
 if TYPE_CHECKING:
     from alf.trainers.evaluation import EpisodeRecorder
+
+
+# Of the log, while episodes are played.
+_SECS_BETWEEN_LINES = 10.0
 
 
 class EpisodesError(RuntimeError):
@@ -64,7 +70,19 @@ def run_episodes(
     driver = PolicyDriver(
         env, algorithm, observers=[recorder, *observers], epsilon_greedy=epsilon_greedy, random_seed=random_seed
     )
-    time_step, _ = driver.predict_until(lambda: recorder.done or recorder.longest_open() > max_steps_per_episode)
+    told = time.monotonic()
+
+    def over() -> bool:
+        nonlocal told
+        if time.monotonic() - told >= _SECS_BETWEEN_LINES:
+            told = time.monotonic()
+            ended, longest = len(recorder.returns), recorder.longest_open()
+            logging.info(
+                "%d of %d episodes have ended; the longest that goes on has %d steps.", ended, num_episodes, longest
+            )
+        return recorder.done or recorder.longest_open() > max_steps_per_episode
+
+    time_step, _ = driver.predict_until(over)
     recorder.finish(time_step)
     if not recorder.done:
         raise EpisodesError(

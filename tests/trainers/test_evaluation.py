@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.bin import episodes
 from alf.bin.episodes import run_episodes
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.recording import record_episodes
@@ -142,6 +143,15 @@ def test_an_episode_that_a_value_cut_is_played_anew():
     played = run_episodes(env, CountingAlgorithm(env, recurrent=False), 4, 0.0, 0)
     assert env.cuts == 1
     assert sorted(set(played.lengths)) == [3, 9]
+
+
+def test_long_plays_are_told_of(monkeypatch, caplog):
+    monkeypatch.setattr(episodes, "_SECS_BETWEEN_LINES", 0.0)
+    env = CountingEnvironment(1, episode_lengths=[3])
+    with caplog.at_level("INFO"):
+        run_episodes(env, CountingAlgorithm(env, recurrent=False), 2, 0.0, 0)
+    assert "1 of 2 episodes have ended; the longest that goes on has 2 steps." in caplog.text
+    env.close()
 
 
 @pytest.mark.parametrize("crash", [False, True])
