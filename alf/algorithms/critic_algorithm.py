@@ -164,7 +164,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
           action_spec: spec of one action, or, where `takes_nests`, a nest of float specs.
           trained: (optimiser or None, the modules and variables that it trains).
           followed: the networks that get a target network.
-          critic_loss: the critics' loss, called as an `OneStepTDLoss` is and with its `n_step`; `OneStepTDLoss` by default.
+          critic_loss: the critics' loss, called as an `OneStepTDLoss` is, with its `n_step` and `gamma`; that by default.
           target_update_tau: see `get_target_updater`.
           target_update_period: see `get_target_updater`.
           target_update_unit: "updates" or "env_steps".

@@ -161,8 +161,8 @@ def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_b
     if state not in ("running", "finished", "no run"):
         train = f"python -m alf.bin.train --root_dir={root_dir}"
         # The configuration is written after the first iteration: before, it is only what the run was begun by.
-        if not has_config and isinstance(begun_by, list) and os.path.basename(str((begun_by or [""])[0])) == "train.py":
-            train = f"python -m alf.bin.train {shlex.join(map(str, begun_by[1:]))}"
+        if not has_config and isinstance(begun_by, list) and str((begun_by or [""])[0]).endswith("alf/bin/train.py"):
+            train = f"python -m alf.bin.train {shlex.join(str(x) for x in begun_by[1:] if not str(x).startswith('--force'))}"
         commands["go on"] = train
     limit = _LIMIT.search(why) if state == "finished" else None
     if limit:

@@ -400,7 +400,8 @@ class Improver(abc.ABC):
         self._targets_from = tuple(totals.like(end) for end in self._targets) if additional else None
         if not self._config.stop_conditions:
             self._check_reachable(*self._targets)
-        check_judged(self._config.stop_conditions, self.schedule.period is not None, bool(self._targets))
+        evaluates = self.schedule.period is not None or self._evaluations.history.last is not None
+        check_judged(self._config.stop_conditions, evaluates, bool(self._targets))
         self._evaluation_due = self.schedule.next_evaluation(totals)
 
     def _check_reachable(self, *ends: Count) -> None:
@@ -444,10 +445,11 @@ class Improver(abc.ABC):
 
     def _evaluate_if_due(self) -> None:
         """Takes what has been evaluated beside training, and evaluates what `improve` has planned."""
+        before = self._stop_reason()
         judged = self._take_beside()
         if not self._improving or self._evaluation_due is None:
             return
-        if judged and self._stop_reason() is not None:
+        if judged and before is None and self._stop_reason() is not None:
             return  # What ends the run stays the last evaluation: another one might take it back.
         reached = self._reached() is not None
         # With a schedule of its own, a run also evaluates what it ends with.

@@ -69,7 +69,6 @@ class OffPolicyTrainer(Trainer):
                 )
             elif use.kept:
                 _check_cutting(use, config, self.algorithm.acts)
-        self._tell_of_no_memory()
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.
@@ -93,6 +92,7 @@ class OffPolicyTrainer(Trainer):
 
     def _build(self) -> None:
         super()._build()
+        self._tell_of_no_memory()
         for use in self.algorithm.memory_uses(self._training()).values():
             if isinstance(use.memory, PrioritizedReplay):
                 use.memory.priorities.check(use.length)

@@ -359,8 +359,8 @@ class Trainer(Improver):
         self._report.enter("heatup" if self.phase is Phase.HEATUP else "training")
 
     def _start(self) -> None:
-        anew = self._saver.path is None
-        if self._config.exact_resume and anew:
+        anew = not self._counters.iterations and not self._saver.collected
+        if self._config.exact_resume and self._saver.path is None:
             # What an interruption before the first periodic checkpoint goes back to.
             self._saver.save(("periodic",))
         self._report.start(anew)

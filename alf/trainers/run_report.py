@@ -131,8 +131,9 @@ class RunReport:
         self._observe(driver)
         self._phase = "training"
         self._lags: np.ndarray | None = None
-        # At how many summaries in a row a learning rate was 0, by its name.
-        self._zero_rates: dict[str, int] = {}
+        # The iteration at which a learning rate was first found to be 0, by its name; those that were told of.
+        self._zero_since: dict[str, int] = {}
+        self._told_of_zero: set[str] = set()
         self._told: dict[str, Any] = {}
         self._evaluations = CsvFile(os.path.join(root_dir, EVAL_DIR, "stats.csv"))
         # Evaluation may run beside training, in a thread of its own.
@@ -204,9 +205,11 @@ class RunReport:
         """
         step = -1 if anew else self._counters.global_steps
         self._reporter.resume(step, self._counters.seconds)
+        # What was evaluated here before anything was trained stays: its files are open.
+        evaluated = step if self._last_evaluation is None else max(step, 0)
         try:
-            cut_events(os.path.join(self._root_dir, EVAL_DIR), step)
-            self._evaluations.cut(STEP, step)
+            cut_events(os.path.join(self._root_dir, EVAL_DIR), evaluated)
+            self._evaluations.cut(STEP, evaluated)
             self._recall_evaluations()
         except OSError as e:
             logging.warning("The statistics of evaluation cannot be written: %s", e)
@@ -281,8 +284,11 @@ class RunReport:
             name = "Train/learning_rate" if len(optimizers) == 1 else f"Train/learning_rate/{i}_{name_of(optimizer)}"
             rate = learning_rate(optimizer)
             self._reporter.add(name, rate, Aggregation.MOST_RECENT)
-            self._zero_rates[name] = self._zero_rates.get(name, 0) + 1 if rate == 0.0 else 0
-            if self._zero_rates[name] == 2:
+            begun = self._zero_since.setdefault(name, self._counters.iterations) if rate == 0.0 else None
+            if begun is None:
+                self._zero_since.pop(name, None)
+            elif self._counters.iterations > begun and name not in self._told_of_zero:
+                self._told_of_zero.add(name)
                 logging.warning(
                     "%s has been 0 since the last summary: nothing more is learned with it. Where it falls over the run, "
                     "as PolynomialDecay does, its decay_steps go with the length of the run.",

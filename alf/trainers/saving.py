@@ -211,6 +211,12 @@ class Saver:
             not counters.iterations and self.collected != self._saved_collected
         )
 
+    def _goes_on_from_it(self, kinds: Sequence[str]) -> bool:
+        """Whether the checkpoint of this step is one that a run goes on from exactly, which no other kind replaces."""
+        record = self.checkpointer.index.find(str(self._counters.global_steps))
+        exact = self._config.exact_resume and "periodic" not in kinds and bool(self._counters.iterations)
+        return exact and record is not None and "periodic" in record.kinds
+
     @property
     def collected(self) -> int:
         """Steps that the learner got so far, the heat-up's included."""
@@ -260,7 +266,7 @@ class Saver:
         """Writes a checkpoint of this moment; arguments as in `save`, every failure is raised, with a note on what is lost."""
         self._saved_steps, self._saved_secs = self._counters.env_steps, time.monotonic()
         self.check_weights()
-        if self.outdated:
+        if self.outdated and not self._goes_on_from_it(kinds):
             self.checkpointer.outdate()
         try:
             record = self.checkpointer.save(

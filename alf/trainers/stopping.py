@@ -234,7 +234,7 @@ def check_judged(conditions: Iterable[StopCondition], evaluates: bool, ends: boo
 
     Args:
       conditions: of the run.
-      evaluates: whether it evaluates on its own.
+      evaluates: whether it evaluates on its own, or has been evaluated.
       ends: whether anything but the conditions ends it.
 
     Raises:
@@ -243,7 +243,7 @@ def check_judged(conditions: Iterable[StopCondition], evaluates: bool, ends: boo
     judging = [condition.name for condition in conditions if isinstance(condition, TargetCondition)]
     if evaluates or not judging:
         return
-    never = f"{judging[0]} judges by evaluations, and this run makes none"
+    never = f"{judging[0]} judges by evaluations, and this run makes none of its own"
     how = "set TrainerConfig.evaluate=True, or steps_between_evaluation_periods of its schedule."
     others = [condition for condition in conditions if not isinstance(condition, TargetCondition)]
     if not ends and not others:

@@ -63,7 +63,7 @@ def in_force() -> bool:
 
 @contextlib.contextmanager
 def in_float32() -> Iterator[None]:
-    """Runs functions of this thread in float32, and leaves those of others as they are."""
+    """Runs functions of this thread in float32, and leaves those of others as they are, but for what runs on a GPU meanwhile."""
     now = context.context()
     before, tf32 = now.function_call_options, tf.config.experimental.tensor_float_32_execution_enabled()
     config = _config(before)

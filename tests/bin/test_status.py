@@ -112,7 +112,8 @@ def test_a_run_that_was_killed_before_it_wrote_its_configuration_goes_on_by_its_
     given = ["--gin_file=sac_pendulum", f"--root_dir={run}", "--gin_param=a.b = 'c d'"]
     for begun_by, expected in [
         (["/somewhere/alf/bin/train.py", *given], f"python -m alf.bin.train {shlex.join(given)}"),
-        (["my_script.py", "--fast"], f"python -m alf.bin.train --root_dir={run}"),
+        (["/x/alf/bin/train.py", "--force", *given], f"python -m alf.bin.train {shlex.join(given)}"),
+        (["/mine/train.py", "--fast"], f"python -m alf.bin.train --root_dir={run}"),
         ("damaged", f"python -m alf.bin.train --root_dir={run}"),
     ]:
         index = RunIndex.load(str(run))

@@ -109,7 +109,7 @@ def test_workers_and_their_lives_draw_different_numbers(central, monkeypatch):
     settings = remote.worker_settings(central(), 5, (0, 0))
     assert json.loads(json.dumps(settings)) == settings
     for number, life, iteration in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 3)]:
-        for env in remote_environments.make_environments(number, life, **{**settings, "iteration": iteration}):
+        for env in remote_environments.make_environments(number, life, **{**settings, "place": (iteration, 0)}):
             env.close()
     assert len(drawn) == len(set(drawn)) == 4 * N
 

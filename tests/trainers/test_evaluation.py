@@ -465,3 +465,11 @@ def test_an_error_beside_training_ends_the_run_with_its_own_traceback(small_conf
     assert raised.traceback[-1].name == "broken"
     assert 1 <= trainer.counters.iterations < 10_000
     assert not [t for t in threading.enumerate() if t.name == "alf-evaluation"]
+
+
+def test_an_evaluation_before_training_stays_in_the_tables(small_config, tmp_path):
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=1).create_trainer()
+    trainer.evaluate(EnvironmentEpisodes(1))
+    trainer.train()
+    with open(tmp_path / "run" / "eval" / "stats.csv", newline="") as file:
+        assert [row["global_step"] for row in csv.DictReader(file)] == ["0"]

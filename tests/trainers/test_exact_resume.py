@@ -286,3 +286,18 @@ def test_what_the_time_went_to_adds_up_over_new_streams(small_config):
     for before, now in itertools.pairwise(seen):
         assert now.environment > before.environment
         assert now.inference > before.inference
+
+
+def test_tables_of_a_run_that_goes_back_to_its_first_checkpoint(small_config, tmp_path):
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    gin.bind_parameter("create_environment.env_name", functools.partial(FixedEpisodes, 3))
+    settings = RANDOM_FIRST | SAMPLED | {"checkpoint_interval": 10}
+    _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), **settings)
+    first = small_config(SyncOffPolicyTrainer, **EXACT | settings).create_trainer()
+    first.initialize()
+    first.algorithm.add_after_train_hook(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    first.train()
+    assert first.counters.iterations == 1
+    _run(SyncOffPolicyTrainer, small_config, **settings)
+    tables = [(tmp_path / name / "train" / "episodes.csv").read_text().splitlines() for name in ("whole", "run")]
+    assert len(tables[0]) == len(tables[1]) > 1

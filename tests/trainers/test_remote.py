@@ -236,7 +236,7 @@ def test_nothing_random_is_shared_with_other_workers_lives_or_runs(settings, mon
 
     monkeypatch.setattr(remote, "create_training_environment", watched)
     for number, life, iteration in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 3)]:
-        remote.make_driver(number, life, **{**settings, "iteration": iteration}).stop()
+        remote.make_driver(number, life, **{**settings, "place": (iteration, 0)}).stop()
     assert len(drawn) == len(set(drawn)) == 4 * settings["settings"]["num_envs"]
     again, drawn[:] = list(drawn), []
     remote.make_driver(1, 0, **settings).stop()
