@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from alf.data_structures import Experience
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
@@ -18,6 +17,7 @@ from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils.devices import HOST
 from tests.algorithms import networks
+from tests.replay.streams import SPEC
 
 # What stands for an argument or a result.
 _NOWHERE = ("Placeholder", "NoOp", "Identity")
@@ -89,17 +89,8 @@ def test_of_playing_which_follows_the_weights_all_the_same():
 
 @pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
 def test_of_drawing_from_a_memory(kind):
-    spec = Experience(
-        step_type=tf.TensorSpec([], tf.int32),
-        reward=tf.TensorSpec([], tf.float32),
-        discount=tf.TensorSpec([], tf.float32),
-        observation=tf.TensorSpec([2], tf.uint8),
-        prev_action=tf.TensorSpec([], tf.int64),
-        env_id=tf.TensorSpec([], tf.int32),
-        action=tf.TensorSpec([], tf.int64),
-    )
-    replay = kind(spec, 1)
-    steps = tf.nest.map_structure(lambda s: tf.ones([1, 8, 1, *s.shape], s.dtype), spec)
+    replay = kind(SPEC, 1)
+    steps = tf.nest.map_structure(lambda s: tf.ones([1, 8, 1, *s.shape], s.dtype), SPEC)
     replay.observe(steps._replace(env_id=tf.zeros([1, 8, 1], tf.int32)))
 
     @tf.function(autograph=False)

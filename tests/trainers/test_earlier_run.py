@@ -41,7 +41,7 @@ def test_a_moved_and_a_copied_run_go_on(small_config, tmp_path):
         assert run.counters.iterations == 4
         assert run.counters.env_steps == 4 * 16
         index = RunIndex.load(str(place))
-        assert [r.step for r in index.records()] == [1, 2, 3, 4]
+        assert [r.step for r in index.records()] == [0, 1, 2, 3, 4]
         assert all((place / file).exists() for record in index.records() for file in record.files)
     for a, b in zip(*(run.algorithm.variables for run in runs), strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())

@@ -148,7 +148,7 @@ def test_an_episode_that_a_value_cut_is_played_anew():
 def test_long_plays_are_told_of(monkeypatch, caplog):
     monkeypatch.setattr(episodes, "_SECS_BETWEEN_LINES", 0.0)
     env = CountingEnvironment(1, episode_lengths=[3])
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         run_episodes(env, CountingAlgorithm(env, recurrent=False), 2, 0.0, 0)
     assert "1 of 2 episodes have ended; the longest that goes on has 2 steps." in caplog.text
     env.close()

@@ -387,6 +387,7 @@ def test_only_the_newest_checkpoints_keep_their_memory(replay_config, tmp_path):
 @pytest.mark.parametrize("harm", ["damaged", "removed"])
 def test_memory_that_is_lost_is_said_and_collected_again(harm, exact, replay_config, tmp_path, caplog):
     settings = {"checkpoint_replay": True, "initial_collect_steps": 64, "unroll_length": 1, "exact_resume": exact}
+    settings["checkpoint_interval"] = 3
     train(replay_config(SyncOffPolicyTrainer, **settings))
     folder = tmp_path / "run" / "train" / "replay" / "ckpt-3"
     if harm == "removed":

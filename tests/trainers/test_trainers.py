@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from alf.environments import utils as environment_utils
-from alf.trainers import policy_trainer
+from alf.trainers import run_environments
 from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
@@ -166,7 +166,7 @@ def test_evaluation_has_its_own_environment_and_changes_nothing(small_config, tm
         made.append((env, env.batch_size))
         return env
 
-    monkeypatch.setattr(policy_trainer, "create_environment", counting)
+    monkeypatch.setattr(run_environments, "create_environment", counting)
     plain = small_config(SyncOffPolicyTrainer, root_dir=str(tmp_path / "plain")).create_trainer()
     plain.train()
     rows = made[0][1]
@@ -239,7 +239,7 @@ def test_environments_are_closed_when_building_fails(small_config, monkeypatch):
     def failing(*args, **kwargs):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(policy_trainer, "create_environment", watched)
+    monkeypatch.setattr(run_environments, "create_environment", watched)
     trainer = small_config(AsyncOffPolicyTrainer, algorithm_ctor=failing).create_trainer()
     with pytest.raises(ZeroDivisionError):
         trainer.initialize()
