@@ -33,8 +33,9 @@ INTER_OP = flags.DEFINE_integer(
 USE_CPU = flags.DEFINE_bool("use_cpu", False, "Make TensorFlow see no GPU.")
 
 MISTAKE = 2
-_NVIDIA_GPU = "/dev/nvidia0"
 INTERRUPTED = 130
+
+_NVIDIA_GPU = "/dev/nvidia0"
 
 # Errors whose message says what to do; looked up only in what is imported, since some commands do without TensorFlow.
 _TOLD = (

@@ -17,7 +17,7 @@ from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.utils.common import packer
-from alf.utils.devices import on_host
+from alf.utils.devices import for_host
 
 # An environment whose batched step takes longer is stepped between calls of TensorFlow: the calls cost about 0.2 ms,
 # and Python is then free to watch the environment.
@@ -113,6 +113,7 @@ class Collector:
         self._steps = 0
         self._fresh = FreshObservations(env)
 
+    @for_host
     def collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
         """The stream's next segment, acted under `snapshot`.
 
@@ -120,10 +121,6 @@ class Collector:
           StopUnroll: the driver is stopping.
           Exception: what the environment raised, or the teacher.
         """
-        with on_host():
-            return self._collect(unroller, snapshot)
-
-    def _collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
         self.failure = None
         if self._carry is None:
             self._carry = unroller.initial_carry(self._guarded(self.env.reset))

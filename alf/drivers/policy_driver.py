@@ -22,7 +22,7 @@ from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, readi
 from alf.drivers.unroll import StopUnroll, action_time_step, control_of, in_loop, sequential, thread_of_the_pool
 from alf.utils import rng
 from alf.utils.common import add_outer_dims, check_range, reset_state_at_first, zeros_from_spec
-from alf.utils.devices import for_host, has_gpu, on_host
+from alf.utils.devices import for_host, has_gpu
 
 PREDICT = 2
 
@@ -78,8 +78,7 @@ class PolicyDriver(Driver):
         self._read: list[tf.Variable] | None = None
         self._store: PolicyStore | None = None
         self._weights: tuple[tf.Tensor, ...] = ()
-        self._frozen_here = False
-        # What acts on the processors cannot look at variables that are on a GPU.
+        # Whether it looks at the variables by copies of its own: what acts on the processors sees none on a GPU.
         self._copies = has_gpu()
         # Where the environment stands, the seed of the next action, and what asks whether to go on.
         self._now: TimeStep = TimeStep((), (), (), ())
@@ -115,7 +114,7 @@ class PolicyDriver(Driver):
         Raises:
           ValueError: acting reads variables in a way that would meet the live ones.
         """
-        self._frozen_here = True
+        self._copies = False
         self._copy()
 
     def _copy(self) -> None:
@@ -135,7 +134,7 @@ class PolicyDriver(Driver):
         Raises:
           ValueError: they are not those of this algorithm, or acting reads variables in a way that would meet the live ones.
         """
-        self._frozen_here = True
+        self._copies = False
         store = self._frozen_store()
         self._weights = store.load(store.version + 1, weights).weights
 
@@ -184,6 +183,7 @@ class PolicyDriver(Driver):
         steps = math.ceil(max_num_steps / self._env.batch_size)
         return self.predict_until(lambda: False, steps, time_step, policy_state)
 
+    @for_host
     def predict_until(
         self,
         over: Callable[[], bool],
@@ -205,14 +205,8 @@ class PolicyDriver(Driver):
         Returns:
           where it stands then, and the policy state.
         """
-        if self._copies and not self._frozen_here:
+        if self._copies:
             self._copy()
-        with on_host():
-            return self._play(over, max_batch_steps, time_step, policy_state)
-
-    def _play(
-        self, over: Callable[[], bool], max_batch_steps: float, time_step: ActionTimeStep | None, policy_state: Nest
-    ) -> tuple[ActionTimeStep, Nest]:
         if time_step is None:
             time_step, policy_state = self.get_initial_time_step(), None
         if policy_state is None:

@@ -21,7 +21,6 @@ from alf.drivers.coordinator import Coordinator
 from alf.drivers.pacing import Pacer
 from alf.drivers.queues import QueueClosed, SegmentQueue, TFQueues
 from alf.drivers.unroll import Segment, StopUnroll, Unroller
-from alf.utils.devices import HOST
 
 # What a thread runs into when the driver stops while it waits or steps.
 _STOPPED = (QueueClosed, StopUnroll, tf.errors.CancelledError, tf.errors.OutOfRangeError)
@@ -91,7 +90,6 @@ class EnvThread(DriverThread):
           pacer: tells how each segment acts, and when it may start and arrive.
         """
         super().__init__(name, coord, f"environment {collector.thread}")
-        self._device = HOST
         self.collector = collector
         self._queue = tf_queues.learn_queue
         self._unrollers = unrollers

@@ -14,7 +14,7 @@ from alf.data_structures import ActionTimeStep, Experience, Nest, StepType
 from alf.replay.sampling import Sample, View
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils.common import broadcast_mask, zeros_from_spec
-from alf.utils.devices import on_host
+from alf.utils.devices import for_host
 
 _GOALS = ("achieved_goal", "desired_goal")
 _PROBES = 16
@@ -132,21 +132,21 @@ class HindsightReplay(UniformReplay):
         """Has new rewards [b * L] shaped as those that are held were before they came."""
         self._shape_reward = shape_reward
 
+    @for_host
     def sample(
         self, view: View, batch_size: int, mini_batch_length: int, seed: tf.Tensor, clock: tf.Tensor | int = 0
     ) -> Sample:
         """See `UniformReplay.sample`."""
-        with on_host():
-            seeds = tf.random.experimental.stateless_split(seed, 3)
-            sample = super().sample(view, batch_size, mini_batch_length, seeds[0], clock)
-            left = self._steps_left(view, sample, mini_batch_length)
-            big = tf.random.stateless_uniform([batch_size], seeds[1], 0, 2**62, tf.int64)
-            ahead = 1 + big % tf.maximum(left, 1)
-            changed = (tf.random.stateless_uniform([batch_size], seeds[2]) < self._share) & (left > 0)
-            # Where none is left any row will do: it is not taken.
-            where = sample.step + tf.where(left > 0, ahead, 0)
-            goal = self.buffer.sequences(sample.stream, where, 1).observation["achieved_goal"]
-            return sample._replace(experience=self._with_goal(sample.experience, goal, changed))
+        seeds = tf.random.experimental.stateless_split(seed, 3)
+        sample = super().sample(view, batch_size, mini_batch_length, seeds[0], clock)
+        left = self._steps_left(view, sample, mini_batch_length)
+        big = tf.random.stateless_uniform([batch_size], seeds[1], 0, 2**62, tf.int64)
+        ahead = 1 + big % tf.maximum(left, 1)
+        changed = (tf.random.stateless_uniform([batch_size], seeds[2]) < self._share) & (left > 0)
+        # Where none is left any row will do: it is not taken.
+        where = sample.step + tf.where(left > 0, ahead, 0)
+        goal = self.buffer.sequences(sample.stream, where, 1).observation["achieved_goal"]
+        return sample._replace(experience=self._with_goal(sample.experience, goal, changed))
 
     def _steps_left(self, view: View, sample: Sample, length: int) -> tf.Tensor:
         """int64 [b]: steps from the first of each sequence to the last of its episode that is held, at most the horizon."""

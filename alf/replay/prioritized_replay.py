@@ -13,7 +13,7 @@ from alf.replay.sampling import Sample, View
 from alf.replay.stream_index import StreamIndex, ranges
 from alf.replay.sum_tree import SumTree
 from alf.replay.uniform_replay import UniformReplay
-from alf.utils.devices import on_host
+from alf.utils.devices import for_host, on_host
 
 
 @gin.configurable(module="alf")
@@ -68,23 +68,23 @@ class PrioritizedReplay(UniformReplay):
         self._priorities.follow(index, mini_batch_length)
         return super().view(mini_batch_length)
 
+    @for_host
     def sample(
         self, view: View, batch_size: int, mini_batch_length: int, seed: tf.Tensor, clock: tf.Tensor | int = 0
     ) -> Sample:
         """See `UniformReplay.sample`; `clock` is that of beta."""
-        with on_host():
-            tree, total = self._priorities.tree, self._priorities.tree.total()
-            u = tf.random.stateless_uniform([batch_size], seed, dtype=tf.float64)
-            share = (tf.range(batch_size, dtype=tf.float64) + u) / batch_size
-            rows = tree.draw(share * total)
-            stream, place = rows // self.buffer.max_length, rows % self.buffer.max_length
-            # The newest step that lies in this place.
-            behind = (tf.gather(view.count, stream) - 1 - place) % self.buffer.max_length
-            step = tf.gather(view.count, stream) - 1 - behind
-            sequences = self.buffer.sequences(stream, step, mini_batch_length)
-            chance = tree.get(rows) / total
-            factor = (tf.cast(view.runs[-1, 2], tf.float64) * chance) ** -self._beta_at(clock)
-            return Sample(sequences, stream, step, tf.cast(factor / tf.reduce_max(factor), tf.float32))
+        tree, total = self._priorities.tree, self._priorities.tree.total()
+        u = tf.random.stateless_uniform([batch_size], seed, dtype=tf.float64)
+        share = (tf.range(batch_size, dtype=tf.float64) + u) / batch_size
+        rows = tree.draw(share * total)
+        stream, place = rows // self.buffer.max_length, rows % self.buffer.max_length
+        # The newest step that lies in this place.
+        behind = (tf.gather(view.count, stream) - 1 - place) % self.buffer.max_length
+        step = tf.gather(view.count, stream) - 1 - behind
+        sequences = self.buffer.sequences(stream, step, mini_batch_length)
+        chance = tree.get(rows) / total
+        factor = (tf.cast(view.runs[-1, 2], tf.float64) * chance) ** -self._beta_at(clock)
+        return Sample(sequences, stream, step, tf.cast(factor / tf.reduce_max(factor), tf.float32))
 
     def _beta_at(self, clock: tf.Tensor | int) -> tf.Tensor:
         if not self._beta_iterations:
@@ -92,6 +92,7 @@ class PrioritizedReplay(UniformReplay):
         done = tf.minimum(tf.cast(clock, tf.float64) / self._beta_iterations, 1.0)
         return self._beta + (1.0 - self._beta) * done
 
+    @for_host
     def learned(self, sample: Sample, priority: Any) -> None:
         """Sets the priorities of the sequences of a sample of the present view; traceable.
 
@@ -108,11 +109,10 @@ class PrioritizedReplay(UniformReplay):
                 f"LossInfo.priority has shape {tuple(priority.shape)}, but it takes one number a sequence: "
                 f"{tuple(sample.stream.shape)}."
             )
-        with on_host():
-            rows = sample.stream * self.buffer.max_length + sample.step % self.buffer.max_length
-            weight = (tf.cast(priority, tf.float64) + self._epsilon) ** self._alpha
-            self._priorities.highest.assign(tf.maximum(self._priorities.highest, tf.reduce_max(weight)))
-            self._priorities.tree.set(rows, weight)
+        rows = sample.stream * self.buffer.max_length + sample.step % self.buffer.max_length
+        weight = (tf.cast(priority, tf.float64) + self._epsilon) ** self._alpha
+        self._priorities.highest.assign(tf.maximum(self._priorities.highest, tf.reduce_max(weight)))
+        self._priorities.tree.set(rows, weight)
 
     def clear(self) -> None:
         """Forgets all steps and their priorities."""

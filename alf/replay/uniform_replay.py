@@ -14,7 +14,7 @@ from alf.replay.replay_buffer import ReplayBuffer
 from alf.replay.sampling import VIEW_SPEC, Sample, View, draw, make_view
 from alf.utils import rng
 from alf.utils.common import check_sizes
-from alf.utils.devices import on_host
+from alf.utils.devices import for_host
 
 
 @gin.configurable(module="alf")
@@ -116,6 +116,7 @@ class UniformReplay(ExperienceReplayer):
         """What can be drawn now; the argument of `sample`, to be made anew after each `observe`."""
         return make_view(self.buffer.index, mini_batch_length)
 
+    @for_host
     def sample(
         self, view: View, batch_size: int, mini_batch_length: int, seed: tf.Tensor, clock: tf.Tensor | int = 0
     ) -> Sample:
@@ -129,9 +130,8 @@ class UniformReplay(ExperienceReplayer):
           clock: int64 [], how often training was done, for what depends on it.
         """
         del clock
-        with on_host():
-            stream, step = draw(view, batch_size, seed, self._balanced)
-            return Sample(self.buffer.sequences(stream, step, mini_batch_length), stream, step)
+        stream, step = draw(view, batch_size, seed, self._balanced)
+        return Sample(self.buffer.sequences(stream, step, mini_batch_length), stream, step)
 
     def learned(self, sample: Sample, priority: Any) -> None:
         """Takes what a loss says about the sequences it has seen, float32 [b] or (); traceable. Without effect here."""

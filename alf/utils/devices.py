@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import tensorflow as tf
 
 HOST = "/cpu:0"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def on_host() -> contextlib.AbstractContextManager[None]:
@@ -23,13 +26,13 @@ def on_host() -> contextlib.AbstractContextManager[None]:
     return block
 
 
-def for_host(function: Callable[..., Any]) -> Callable[..., Any]:
+def for_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """`function`, with all that it computes for the processors; a block around the tracing of it would not be heeded."""
 
     @functools.wraps(function)
-    def placed(*args: Any) -> Any:
+    def placed(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with on_host():
-            return function(*args)
+            return function(*args, **kwargs)
 
     return placed
 

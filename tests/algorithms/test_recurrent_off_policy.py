@@ -101,9 +101,12 @@ class Loop:
             row += 1
         return row
 
-    def target(self, t: int, b: int, value: tf.Tensor) -> tf.Tensor:
-        """What the value of a row should be, where that of the row `ahead` is `value`."""
-        for row in range(self.ahead(t, b), t, -1):
+    def target(self, t: int, b: int, value: tf.Tensor, bonus: Any = None) -> tf.Tensor:
+        """What the value of a row should be, where that of the row `ahead` is `value`; `bonus` is what a row on the way adds."""
+        ahead = self.ahead(t, b)
+        for row in range(ahead, t, -1):
+            if bonus is not None and row < ahead:
+                value = value + bonus(row)
             value = self.exp.reward[row, b] + GAMMA * self.exp.discount[row, b] * value
         return tf.stop_gradient(value)
 
@@ -144,7 +147,12 @@ def _discrete_sac_loop(algorithm: Any, loop: Loop) -> Losses:
         now, after = policy(t, b), policy(end, b)
         both = values(algorithm._critic_networks, critics, t, b)
         lower = tf.minimum(*values(algorithm._target_networks, targets, end, b))
-        target = loop.target(t, b, tf.reduce_sum(tf.exp(after) * (lower - ALPHA * after)))
+
+        def bonus(row: int, b: int = b) -> tf.Tensor:
+            on_the_way = policy(row, b)
+            return -ALPHA * tf.reduce_sum(tf.exp(on_the_way) * on_the_way)
+
+        target = loop.target(t, b, tf.reduce_sum(tf.exp(after) * (lower - ALPHA * after)), bonus)
         loss = sum((target - q[loop.number(t, b)]) ** 2 for q in both)
         blame = tf.reduce_sum(tf.exp(now) * (ALPHA * now - tf.minimum(*both)))
         entropy = tf.stop_gradient(-tf.reduce_sum(tf.exp(now) * now))
@@ -182,7 +190,11 @@ def _actor_critic_loop(algorithm: Any, loop: Loop) -> Losses:
         following, log_pi = choose(algorithm._actor_network if sac else algorithm._target_actor, target_actor, end, b)
         inputs = (loop.seen(end, b), following)
         lower = min((call(n, inputs, s[end, b])[0] for n, s in zip(target_nets, targets, strict=True)), key=float)
-        target = loop.target(t, b, lower - ALPHA * log_pi)
+
+        def bonus(row: int, b: int = b) -> tf.Tensor:
+            return -ALPHA * choose(algorithm._actor_network, actor, row, b)[1]
+
+        target = loop.target(t, b, lower - ALPHA * log_pi, bonus if sac else None)
         loss = sum(
             (target - call(n, loop.seen_and_done(t, b), s[t, b])[0]) ** 2 for n, s in zip(nets, critics, strict=True)
         )
