@@ -353,9 +353,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         names: list[str] = []
 
         def update(indices: tf.Tensor | None, step: tf.Tensor, weight: tf.Tensor | float) -> tf.Tensor:
-            batch = sequences
-            if indices is not None:
-                batch = tf.nest.map_structure(lambda x: tf.gather(x, indices), sequences)
+            batch = sequences if indices is None else minibatch.take(sequences, indices)
             with rng.scope(tf.random.experimental.stateless_fold_in(update_seed, step)):
                 metrics, _ = self._update(minibatch.time_major(batch), extended, weight)
             return _vector(metrics, names)

@@ -1,13 +1,23 @@
-"""What acts, steps and draws is for the processors, whatever GPU there is; where there is one this would be its own test."""
+"""What acts, steps and draws is for the processors, whatever GPU there is, and what learns is for that.
+
+Where there is one these would be their own tests.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import kernels
+from tf_agents.networks.encoding_network import EncodingNetwork
+from tf_agents.specs import tensor_spec
 
+from alf.algorithms.agent import Agent
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
+from alf.algorithms.ppo_loss import PPOLoss
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
@@ -15,6 +25,7 @@ from alf.drivers.unroll import Unroller
 from alf.environments import create_environment
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
+from alf.utils.common import image_scale_transformer
 from alf.utils.devices import HOST
 from tests.algorithms import networks
 from tests.replay.streams import SPEC
@@ -102,3 +113,54 @@ def test_of_drawing_from_a_memory(kind):
     graph = draw.get_concrete_function(replay.view(2), tf.constant([1, 2])).graph
     # The priority is the caller's; a variable is read where it is.
     assert _elsewhere(graph) <= {"Const", "Fill", "ReadVariableOp"}
+
+
+def _without_a_way_on_gpus(graph: tf.Graph) -> Iterator[str]:
+    """Operations of a traced function, those of its loops included, that TensorFlow has nothing for on GPUs for their types.
+
+    It would bring their arguments to the processors and their results back.
+    """
+    traced = graph.as_graph_def()
+    for nodes in (traced.node, *(function.node_def for function in traced.library.function)):
+        for node in nodes:
+            registered = kernels.get_registered_kernels_for_op(node.op).kernel
+            ways = [k for k in registered if k.device_type in ("GPU", "DEFAULT") and _takes(k, node)]
+            if node.op not in _NOWHERE and not ways:
+                yield node.op
+
+
+def _takes(kernel: Any, node: Any) -> bool:
+    def types(name: str) -> set[int]:
+        return set(node.attr[name].list.type) or {node.attr[name].type}
+
+    return all(types(c.name) <= set(c.allowed_values.list.type) for c in kernel.constraint)
+
+
+def test_of_learning_from_minibatches_of_pictures():
+    if not any(k.device_type == "GPU" for k in kernels.get_registered_kernels_for_op("MatMul").kernel):
+        pytest.skip("this TensorFlow is built without GPUs")
+    action = tensor_spec.BoundedTensorSpec([], tf.int32, 0, 2)
+    encoder = EncodingNetwork(
+        tf.TensorSpec([8, 8, 4], tf.float32), conv_layer_params=((4, 3, 2),), fc_layer_params=(8,)
+    )
+
+    def actor_critic(observation_spec: Any, action_spec: Any, **kwargs: Any) -> PPOAlgorithm:
+        both = networks.feed_forward(observation_spec, action_spec)
+        return PPOAlgorithm(observation_spec, action_spec, *both, loss=PPOLoss(action_spec), **kwargs)
+
+    agent = Agent(
+        tensor_spec.BoundedTensorSpec([8, 8, 4], tf.uint8, 0, 255),
+        action,
+        actor_critic,
+        encoding_network=encoder,
+        observation_transformer=image_scale_transformer,
+        optimizer=tf.keras.optimizers.legacy.Adam(1e-3),
+    )
+    experience = tf.nest.map_structure(
+        lambda s: tf.zeros([3, 8, *s.shape], s.dtype), agent.experience_spec._replace(bootstrap=())
+    )
+    agent.train_from(experience, num_updates=2, mini_batch_size=2, mini_batch_length=4)
+    (function,) = agent._volatile.functions.values()
+    (traced,) = function._concrete.values()
+    # Once in each epoch, of the numbers of the sequences.
+    assert set(_without_a_way_on_gpus(traced.graph)) == {"StatelessShuffle"}
