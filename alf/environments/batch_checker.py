@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.utils.common import is_bounded
+from alf.environments.random_actions import sample_actions
 
 FAIL, WARN, OK = "FAIL", "warn", "ok"
 
@@ -36,7 +36,7 @@ def check_batched(build: Callable[[], BatchedEnvironment], num_steps: int) -> li
         before = env.reset()
         problems += _interface(env, before, None)
         while not problems and given < num_steps:
-            step = env.step(sample_actions(env.action_spec(), env.batch_size, rng))
+            step = env.step(sample_actions(env.action_spec(), env.batch_size, rng, before.observation))
             problems += _interface(env, step, before)
             given += 1
             ended += int((np.asarray(step.step_type) == _LAST).sum())
@@ -77,24 +77,6 @@ def _interface(env: BatchedEnvironment, step: Any, before: Any) -> Iterator[str]
     new = [x for x in tf.nest.flatten(step.observation) if isinstance(x, np.ndarray)]
     if any(np.shares_memory(a, b) for a, b in zip(old, new, strict=False)):
         yield "a step writes into arrays of the step before: the arrays belong to the caller; hand out copies."
-
-
-def sample_actions(spec: Any, batch_size: int, rng: np.random.Generator) -> Any:
-    """Random actions [B, ...] within a nest of array specs; standard normal where there are no bounds."""
-
-    def leaf(part: Any) -> np.ndarray:
-        shape = (batch_size, *part.shape)
-        low, high = (
-            np.broadcast_to(getattr(part, name, bound), part.shape)
-            for name, bound in (("minimum", -np.inf), ("maximum", np.inf))
-        )
-        if np.issubdtype(part.dtype, np.integer):
-            return rng.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(part.dtype)
-        if is_bounded(low, high):
-            return rng.uniform(low, high, shape).astype(part.dtype)
-        return rng.standard_normal(shape).astype(part.dtype)
-
-    return tf.nest.map_structure(leaf, spec)
 
 
 def bad_value(array: np.ndarray) -> str:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from alf.environments import spaces
 from alf.environments.batch_checker import FAIL, OK, WARN, Finding, bad_value, check_batched
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS, one_hot_space
+from alf.environments.random_actions import sample_action
 from alf.environments.vectorization import EnvironmentLoader
 from alf.utils.common import is_bounded
 
@@ -38,6 +39,7 @@ class Rollout:
         self.episodes: list[Episode] = []
         self.open_length = 0
         self.findings: dict[str, Finding] = {}
+        self.rng = np.random.default_rng(0)
 
     def note(self, check: str, level: str, text: str) -> None:
         """Keeps the first finding of a check."""
@@ -179,7 +181,7 @@ def _reset(env: gymnasium.Env, rollout: Rollout, seed: int | None = None) -> Any
 
 def _step(env: gymnasium.Env, rollout: Rollout, step: int, previous: Any) -> Any:
     before = _digest(previous)
-    result = env.step(env.action_space.sample())
+    result = env.step(sample_action(env.action_space, rollout.rng, previous))
     if not (isinstance(result, tuple) and len(result) == 5):
         rollout.note(
             "step",

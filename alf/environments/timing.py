@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from alf.environments.batch_checker import sample_actions
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.random_actions import has_mask, sample_actions
 from alf.environments.vectorization import EnvironmentLoader
 
 _WARM_UP_STEPS = 3
@@ -34,22 +34,22 @@ class Measurement(NamedTuple):
 def step_secs(env: BatchedEnvironment, seconds: float) -> float:
     """Mean time of a step of `env` with random actions, resets of ended rows included.
 
+    Where observations say which actions are allowed, each action is drawn when its turn comes, in that time too.
+
     Args:
       env: stays the caller's.
       seconds: how long to measure; at least one step is taken.
     """
-    rng = np.random.default_rng(0)
-    actions = [sample_actions(env.action_spec(), env.batch_size, rng) for _ in range(_ACTIONS)]
-    env.reset()
-    for i in range(_WARM_UP_STEPS):
-        env.step(actions[i])
-    return _mean_step(env, actions, seconds)
-
-
-def _mean_step(env: BatchedEnvironment, actions: Sequence[Any], seconds: float) -> float:
-    began, steps = time.perf_counter(), 0
-    while steps == 0 or time.perf_counter() - began < seconds:
-        env.step(actions[steps % len(actions)])
+    rng, spec, size = np.random.default_rng(0), env.action_spec(), env.batch_size
+    drawn = [sample_actions(spec, size, rng) for _ in range(_ACTIONS)]
+    observation = env.reset().observation
+    masked = has_mask(spec, size, observation)
+    steps, began = -_WARM_UP_STEPS, 0.0
+    while steps < 1 or time.perf_counter() - began < seconds:
+        if steps == 0:
+            began = time.perf_counter()
+        action = sample_actions(spec, size, rng, observation) if masked else drawn[steps % _ACTIONS]
+        observation = env.step(action).observation
         steps += 1
     return (time.perf_counter() - began) / steps
 

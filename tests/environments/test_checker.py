@@ -10,9 +10,10 @@ import pytest
 from tf_agents.trajectories import time_step as ts
 
 from alf.environments import suite_gym
-from alf.environments.batch_checker import FAIL, OK, WARN, sample_actions
+from alf.environments.batch_checker import FAIL, OK, WARN
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.checker import check_environment
+from alf.environments.random_actions import sample_actions
 from alf.environments.testing import CountingEnvironment
 from alf.environments.timing import measure, step_secs, thread_gain
 from alf.environments.wrappers import OneHot

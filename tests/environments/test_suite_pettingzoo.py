@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from alf.environments import agents, create_environment, suite_pettingzoo
-from alf.environments.batch_checker import sample_actions
 from alf.environments.checker import FAIL, check_environment
+from alf.environments.random_actions import sample_actions
 
 _LAST, _IDLE = 2, 3
 
