@@ -312,8 +312,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if function is None:
             self.build_optimizers()
             self._forget_plans()
-            function = tf.function(train, autograph=False, input_signature=signature) if signature else Traced(train)
-            self._volatile.functions[key] = function
+            function = self._volatile.functions[key] = Traced(train, *signature)
         return function
 
     def _forget_plans(self) -> None:

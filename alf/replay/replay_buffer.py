@@ -14,6 +14,7 @@ from alf.replay.frame_stacks import FrameStacks
 from alf.replay.stream_index import StreamIndex
 from alf.utils import nest_utils
 from alf.utils.devices import for_host, on_host
+from alf.utils.tracing import Traced
 
 
 @gin.configurable(module="alf")
@@ -72,8 +73,8 @@ class ReplayBuffer:
             self._storage = [_ring(num_environments * max_length, s) for s in self._frames.stored_specs()]
         # Which rows hold the end of an episode.
         self._ends = np.zeros(num_environments * max_length, bool)
-        # What writes a batch, by its leading axes: a run has few of them.
-        self._writers: dict[tuple[int, ...], Any] = {}
+        # By the leading axes of a batch, of which a run has few.
+        self._writer = Traced(for_host(self._scatter))
         # What must come next in each stream, flat leaves [E, ...]: the last bootstrap, where there was one.
         self._next: list[np.ndarray] = []
         self._next_known = np.zeros(num_environments, bool)
@@ -187,13 +188,7 @@ class ReplayBuffer:
             kept_leaf[streams] = x
 
     def _write(self, rows: np.ndarray, exp: Experience) -> None:
-        if rows.shape not in self._writers:
-            # A concrete function: it is called in a third of the time.
-            specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, (tf.constant(rows), exp))
-            self._writers[rows.shape] = tf.function(for_host(self._scatter), autograph=False).get_concrete_function(
-                *specs
-            )
-        self._writers[rows.shape](tf.constant(rows), exp)
+        self._writer(tf.constant(rows), exp)
 
     def _scatter(self, rows: tf.Tensor, exp: Experience) -> None:
         flat = tf.reshape(rows, [-1])

@@ -36,7 +36,7 @@ class Totals(tf.Module):
 
     def of(self, unit: type[Count]) -> Count:
         """The total in a unit."""
-        return unit(self._variables_by_unit()[unit].numpy().item())
+        return unit(self._variables_by_unit()[unit].value().numpy().item())
 
     def like(self, count: Count) -> Count:
         """The total in the unit of `count`."""
@@ -46,7 +46,7 @@ class Totals(tf.Module):
         """Raises the totals in the units of `counts` by them."""
         for count in counts:
             if count.value:
-                self._variables_by_unit()[type(count)].assign_add(count.value)
+                self._variables_by_unit()[type(count)].assign_add(count.value, read_value=False)
 
     def __add__(self, count: Count) -> Count:
         return self.like(count) + count

@@ -44,21 +44,23 @@ class Concrete:
 class Traced:
     """`function` traced anew for tensors of other shapes or types; the structure of its arguments must stay the same."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *specs: Nest) -> None:
         """Nothing is traced before the first call.
 
         Args:
           function: of nests of tensors.
+          *specs: a nest of `tf.TensorSpec` for each argument has it traced once, for whatever is as they say.
         """
         self._function = function
+        self._specs = specs
         self._concrete: dict[tuple[Any, ...], Concrete] = {}
 
     def __call__(self, *args: Nest) -> Any:
         """The result for nests of tensors."""
         if tf.config.functions_run_eagerly():
             return self._function(*args)
-        key = tuple((x.shape, x.dtype) for x in tf.nest.flatten(args))
+        key = () if self._specs else tuple((x.shape, x.dtype) for x in tf.nest.flatten(args))
         concrete = self._concrete.get(key)
         if concrete is None:
-            concrete = self._concrete[key] = Concrete(self._function, *args)
+            concrete = self._concrete[key] = Concrete(self._function, *(self._specs or args))
         return concrete(*args)

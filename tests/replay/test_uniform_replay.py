@@ -212,4 +212,4 @@ def test_nothing_is_retraced_while_it_fills_and_gaps_come() -> None:
         replayer.observe(segments(np.array([[0, 1]]), np.array([[i * 5, i * 3]]), 3))
         where(sample(replayer.view(2)))
     assert sample.experimental_get_tracing_count() == 1
-    assert len(replayer.buffer._writers) == 1
+    assert len(replayer.buffer._writer._concrete) == 1
