@@ -25,6 +25,7 @@ STATS_FILE = os.path.join("train", "stats.jsonl")
 CONFIG_FILE = "configured.gin"
 
 _TAIL_BYTES = 1 << 17
+_DECAY = re.compile(r"^((?:\w+/)*PolynomialDecay\.decay_steps) = (\d+)$", re.MULTILINE)
 _LIMIT = re.compile(r"(num_iterations|num_env_steps)=(\d+) is reached")
 
 
@@ -157,9 +158,9 @@ def time_shares(stats: Mapping[str, Any]) -> TimeShares | None:
 
 def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_by: Any) -> dict[str, str]:
     has_config = os.path.exists(os.path.join(root_dir, CONFIG_FILE))
-    commands, root_dir = {}, shlex.quote(root_dir)
+    commands, quoted = {}, shlex.quote(root_dir)
     if state not in ("running", "finished", "no run"):
-        train = f"python -m alf.bin.train --root_dir={root_dir}"
+        train = f"python -m alf.bin.train --root_dir={quoted}"
         # The configuration is written after the first iteration: before, it is only what the run was begun by.
         if not has_config and isinstance(begun_by, list) and str((begun_by or [""])[0]).endswith("alf/bin/train.py"):
             train = f"python -m alf.bin.train {shlex.join(str(x) for x in begun_by[1:] if not str(x).startswith('--force'))}"
@@ -167,14 +168,24 @@ def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_b
     limit = _LIMIT.search(why) if state == "finished" else None
     if limit:
         # Twice as far: the number is an example.
-        more = f"TrainerConfig.{limit[1]}={2 * int(limit[2])}"
-        commands["extend"] = f"python -m alf.bin.train --root_dir={root_dir} --gin_param={more}"
+        longer = [(f"TrainerConfig.{limit[1]}", limit[2]), *(_decays(os.path.join(root_dir, CONFIG_FILE)))]
+        more = " ".join(f"--gin_param={name}={2 * int(count)}" for name, count in longer)
+        commands["extend"] = f"python -m alf.bin.train --root_dir={quoted} {more}"
     if has_checkpoint:
-        commands["play"] = f"python -m alf.bin.play --root_dir={root_dir}"
-        commands["evaluate"] = f"python -m alf.bin.evaluate --root_dir={root_dir}"
+        commands["play"] = f"python -m alf.bin.play --root_dir={quoted}"
+        commands["evaluate"] = f"python -m alf.bin.evaluate --root_dir={quoted}"
     if state != "no run":
-        commands["see"] = f"tensorboard --logdir={root_dir}"
+        commands["see"] = f"tensorboard --logdir={quoted}"
     return commands
+
+
+def _decays(config: str) -> list[tuple[str, str]]:
+    """Names and steps of the learning rates of a configuration that fall for so many gradient steps."""
+    try:
+        with open(config) as file:
+            return _DECAY.findall(file.read())
+    except OSError:
+        return []
 
 
 class _Collector(std_logging.Handler):

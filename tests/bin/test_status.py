@@ -74,6 +74,19 @@ def test_a_finished_run(run, capsys):
     assert "Problem" not in text
 
 
+def test_learning_rates_that_fall_over_the_run_are_extended_with_it(run, capsys):
+    rates = ("PolynomialDecay.decay_steps = 70", "actor/PolynomialDecay.decay_steps = 50")
+    others = (
+        "LinearSchedule.decay_steps = 20",
+        "PolynomialDecay.end_learning_rate = 0",
+        "PolynomialDecay.decay_steps = %n",
+    )
+    (run / "configured.gin").write_text("\n".join([*rates, *others]) + "\n")
+    more = "TrainerConfig.num_iterations=14", "PolynomialDecay.decay_steps=140", "actor/PolynomialDecay.decay_steps=100"
+    expected = "".join(f" --gin_param={one}" for one in more)
+    assert f"To extend: python -m alf.bin.train --root_dir={run}{expected}\n" in _text(capsys, run)
+
+
 def test_commands_quote_the_path(run, capsys):
     root = run.rename(run.parent / "sp ace")
     text = _text(capsys, root)
