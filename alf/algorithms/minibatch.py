@@ -129,7 +129,7 @@ def _gather(x: tf.Tensor, indices: tf.Tensor, axis: int) -> tf.Tensor:
     """
     inner = x.shape[axis + 1 :]
     together = 4 // x.dtype.size
-    if x.dtype not in _SHORT or not inner.is_fully_defined() or inner.num_elements() % together:
+    if x.dtype not in _SHORT or not x.shape.is_fully_defined() or inner.num_elements() % together:
         return tf.gather(x, indices, axis=axis)
     fours = tf.bitcast(tf.reshape(x, [*x.shape[: axis + 1], -1, together]), tf.int32)
     taken = tf.bitcast(tf.gather(fours, indices, axis=axis), x.dtype)

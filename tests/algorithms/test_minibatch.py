@@ -26,6 +26,13 @@ def test_takes_whole_sequences_of_every_type(dtype, shape, known):
     assert take.get_concrete_function().output_shapes == tf.TensorShape([4 if known else None, 3, *shape])
 
 
+def test_takes_of_as_many_as_there_are():
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 4)).astype(np.uint8)
+    spec = tf.TensorSpec([None, 3, 4, 4], tf.uint8)
+    take = tf.function(minibatch.take, input_signature=[spec, tf.TensorSpec([2], tf.int32)])
+    np.testing.assert_array_equal(take(pictures, tf.constant([4, 1])), pictures[[4, 1]])
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cuts_pictures_into_sequences_that_share_a_row(shape):
     pictures = np.random.default_rng(1).integers(0, 256, (2, 4, *shape)).astype(np.uint8)
