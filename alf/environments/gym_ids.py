@@ -78,11 +78,22 @@ def _explain(name: str, error: Exception) -> str:
     if colon and isinstance(error, gymnasium.error.Error):
         return f"{module} has no function of this name, and registers no such environment: {name!r}. ({error})"
     if isinstance(error, gymnasium.error.UnregisteredEnv):
+        path, dot, attribute = name.rpartition(".")
+        if dot and _is_module(path):
+            return f"Gymnasium knows no environment {name!r}: write '{path}:{attribute}' for {attribute} of the module {path}."
         return (
             f"Gymnasium knows no environment {name!r}: check the spelling, or write 'module:{name}' to import the module "
             f"that registers it. ({error})"
         )
     return f"Gymnasium cannot make {name!r}: {error}"
+
+
+def _is_module(path: str) -> bool:
+    try:
+        return importlib.util.find_spec(path) is not None
+    # Of a package that is none, or a name that cannot be one.
+    except (ImportError, ValueError):
+        return False
 
 
 def _newer(name: str) -> str | None:

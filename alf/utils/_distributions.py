@@ -44,6 +44,12 @@ def _normal(dist: Any) -> _Normal | None:
         inner = _normal(dist.input_distribution)
         return None if inner is None else inner._replace(squash=dist)
     if type(dist) is _tfd.Normal:
+        if dist.scale.shape.rank > dist.loc.shape.rank:
+            raise ValueError(
+                f"A normal has means {dist.loc.shape} and deviations {dist.scale.shape}, which NormalProjectionNetwork with "
+                "state_dependent_std makes for actions of shape (): give the actions of the environment one axis, as "
+                "Box(low, high, (1,)) has."
+            )
         return _Normal(dist.loc, tf.broadcast_to(dist.scale, tf.shape(dist.loc)), 0)
     if type(dist) is _tfd.MultivariateNormalDiag:
         loc, scale = dist.parameters.get("loc"), dist.parameters.get("scale_diag")

@@ -201,6 +201,12 @@ def test_gin_lines() -> None:
         ("NoSuchThing-v1", "knows no environment 'NoSuchThing-v1'"),
         ("CartPole-v9", "the newest is 'CartPole-v1'"),
         ("ALE/NoSuchPong-v5", "knows no environment|needs a package"),
+        (
+            "tests.environments.toy_environments.ToyEnv",
+            "write 'tests.environments.toy_environments:ToyEnv' for ToyEnv of",
+        ),
+        ("no_such_module.ToyEnv", "check the spelling"),
+        ("tests.no_such_module.ToyEnv", "check the spelling"),
     ],
 )
 def test_unknown_ids_are_explained(name: str, match: str) -> None:

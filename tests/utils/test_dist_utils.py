@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from tf_agents.distributions import utils as tfa_distributions
 from tf_agents.distributions.masked import MaskedCategorical
+from tf_agents.networks import normal_projection_network
 from tf_agents.specs import tensor_spec
 
 from alf.utils import dist_utils, rng
@@ -238,6 +239,14 @@ def test_mode_of_a_transformed_distribution():
     normal = tfd.MultivariateNormalDiag(tf.constant([[0.5, -1.0]]), tf.ones([2]))
     dist = tfd.TransformedDistribution(normal, tfp.bijectors.Tanh())
     np.testing.assert_allclose(dist_utils.epsilon_greedy_sample(dist, 0.0), np.tanh([[0.5, -1.0]]), rtol=1e-6)
+
+
+def test_actions_of_no_axis_are_told_where_the_network_gives_no_distribution_of_them():
+    act = tensor_spec.BoundedTensorSpec([], tf.float32, -1, 1)
+    network = normal_projection_network.NormalProjectionNetwork(act, state_dependent_std=True)
+    dist, _ = network(tf.ones([3, 4]), outer_rank=1)
+    with pytest.raises(ValueError, match="one axis, as Box"):
+        dist_utils.sample_action_distribution(dist)
 
 
 def test_epsilon_is_one_coin_a_row():
