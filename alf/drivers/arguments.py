@@ -42,9 +42,12 @@ def make_environments(
 ) -> list[BatchedEnvironment]:
     """The environments, checked; those made here are closed again when one does not fit."""
     made: list[BatchedEnvironment] = []
+    given: list[Any] = []
     try:
         for i in range(count):
-            env = batched(envs[i]) if env_f is None else batched(env_f())  # type: ignore[index]
+            given.append(envs[i] if env_f is None else env_f())  # type: ignore[index]
+            _check_own(given)
+            env = batched(given[i])
             made.append(env)
             if env.batch_size != made[0].batch_size:
                 raise ValueError(
@@ -59,6 +62,16 @@ def make_environments(
                 env.close()
         raise
     return made
+
+
+def _check_own(envs: Sequence[Any]) -> None:
+    """Raises ValueError where the last environment is one of those before, as in `[env] * 4`."""
+    for i, env in enumerate(envs[:-1]):
+        if env is envs[-1]:
+            raise ValueError(
+                f"Environment {len(envs) - 1} is the same object as environment {i}, and each is stepped by a thread of its "
+                "own: make one for each, as in [make() for _ in range(4)]."
+            )
 
 
 def check_mode(mode: str, num_envs: int, learn_queue_cap: int, actor_queue_cap: int, num_actor_queues: int) -> None:

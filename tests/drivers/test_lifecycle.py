@@ -217,6 +217,14 @@ def test_environments_of_unlike_batch_or_specs_are_refused() -> None:
         AsyncOffPolicyDriver([CountingEnvironment(1), CountingEnvironment(1, dtype=np.int64)], algorithm)
 
 
+def test_no_two_threads_step_one_environment() -> None:
+    one, other = make_envs(2, 1)
+    with pytest.raises(ValueError, match="Environment 2 is the same object as environment 0"):
+        AsyncOffPolicyDriver([one, other, one], CountingAlgorithm(one))
+    with pytest.raises(ValueError, match="Environment 1 is the same object as environment 0"):
+        AsyncOffPolicyDriver(algorithm=CountingAlgorithm(one), env_f=lambda: one, num_envs=2)
+
+
 def test_defaults_are_not_shared_between_drivers() -> None:
     algorithm = CountingAlgorithm(make_envs(1, 1)[0])
     first, second = (AsyncOffPolicyDriver(make_envs(1, 1), algorithm) for _ in range(2))
