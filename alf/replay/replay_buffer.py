@@ -263,7 +263,8 @@ class ReplayBuffer:
         """All steps in order [E', n, ...] with the bootstraps [E', ...] of the E' streams that hold some.
 
         A step that nothing follows on, since the environments were others from there, is made LAST: values bootstrap from
-        it, as from any that ends no episode truly, and its action is not learned from.
+        it, as from any that ends no episode truly, and its action is not learned from. The step behind it is made FIRST, so
+        that recurrent networks begin anew there.
 
         Raises:
           ValueError: there are none, or streams hold different numbers of steps.
@@ -294,9 +295,12 @@ class ReplayBuffer:
         ended = np.delete(runs, np.append(begin[1:], len(runs)) - 1, axis=0)
         if len(ended):
             row = np.searchsorted(streams, ended[:, 0])
-            places = np.stack([row, ended[:, 2] - 1 - first[row]], 1)
-            last = tf.fill([len(places)], int(StepType.LAST))
-            exp = exp._replace(step_type=tf.tensor_scatter_nd_update(exp.step_type, places, last))
+            behind = ended[:, 2] - first[row]
+            step_type = np.array(exp.step_type)
+            begins = step_type[row, behind] != StepType.LAST
+            step_type[row[begins], behind[begins]] = StepType.FIRST
+            step_type[row, behind - 1] = StepType.LAST
+            exp = exp._replace(step_type=tf.constant(step_type))
         if not self._next_known[streams].all():
             return exp
         return exp._replace(bootstrap=tf.nest.map_structure(lambda x: tf.constant(x[streams]), self._bootstraps))

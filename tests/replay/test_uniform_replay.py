@@ -178,8 +178,17 @@ def test_all_of_it_where_the_environments_were_changed_in_between() -> None:
     ended = np.array(original)
     ended[:, 2] = StepType.LAST
     np.testing.assert_array_equal(exp.step_type[:, :3], ended)
-    assert (exp.step_type.numpy()[:, 3:] != StepType.LAST).all()
+    # What stands behind the gap begins anew, for recurrent networks too.
+    np.testing.assert_array_equal(exp.step_type[:, 3:], [[StepType.FIRST, StepType.MID]] * 2)
     np.testing.assert_array_equal(exp.bootstrap.time_step.observation, [[0, 12], [1, 22]])
+
+
+def test_all_of_it_where_a_single_step_stands_between_two_gaps() -> None:
+    replayer = make(6, 1)
+    for first, length in ((1, 2), (21, 1), (31, 2)):
+        replayer.observe(segments(np.array([[0]]), np.array([[first]]), length))
+    expected = [StepType.MID, StepType.LAST, StepType.LAST, StepType.FIRST, StepType.MID]
+    np.testing.assert_array_equal(replayer.replay_all().step_type, [expected])
 
 
 @pytest.mark.parametrize("cls", [UniformReplay, PrioritizedReplay])
