@@ -122,8 +122,10 @@ class ReplayBuffer:
             following = exp.bootstrap
             exp = tf.nest.map_structure(lambda x: x[tf.newaxis, tf.newaxis], exp._replace(bootstrap=()))
             exp = exp._replace(bootstrap=tf.nest.map_structure(lambda x: x[tf.newaxis], following))
-        ids = np.asarray(exp.env_id)[:, 0]
+        # Rows of all streams together may be more than an int32 counts.
+        ids = np.asarray(exp.env_id)[:, 0].astype(np.int64)
         self._check_ids(ids)
+        self._frames.check(exp)
         queue, time = exp.step_type.shape[:2]
         first_rows = [np.asarray(x)[:, 0] for x in tf.nest.flatten(_time_step(exp))]
         step_types = np.asarray(exp.step_type)
@@ -138,7 +140,6 @@ class ReplayBuffer:
         rows = self.index.rows(streams, steps)
         alive = steps >= self.index.oldest[streams]
         self._ends[rows[alive]] = (step_types == StepType.LAST)[alive]
-        self._frames.check(exp)
         exp = exp._replace(bootstrap=())
         if alive.all():
             self._write(rows, exp)
@@ -169,8 +170,10 @@ class ReplayBuffer:
         known = self._next_known[streams]
         if not known.any():
             return fits
-        same = np.ones(len(streams), bool)
-        for value, expected in zip(first, self._next, strict=True):
+        # Where an agent is lost, the step that was handed out as its next is its end.
+        lost = (step_type == StepType.LAST) & (self._next[0][streams] == StepType.MID)
+        same = lost | (step_type == self._next[0][streams])
+        for value, expected in zip(first[1:], self._next[1:], strict=True):
             same &= (value == expected[streams]).reshape(len(streams), -1).all(1)
         return np.where(known, same, fits)
 
@@ -259,16 +262,8 @@ class ReplayBuffer:
         steps = first[:, tf.newaxis] + tf.range(length, dtype=tf.int64)
         return streams[:, tf.newaxis] * self.max_length + steps % self.max_length
 
-    def gather_all(self) -> Experience:
-        """All steps in order [E', n, ...] with the bootstraps [E', ...] of the E' streams that hold some.
-
-        A step that nothing follows on, since the environments were others from there, is made LAST: values bootstrap from
-        it, as from any that ends no episode truly, and its action is not learned from. The step behind it is made FIRST, so
-        that recurrent networks begin anew there.
-
-        Raises:
-          ValueError: there are none, or streams hold different numbers of steps.
-        """
+    def check_whole(self) -> None:
+        """Raises ValueError where what is held cannot be handed out as a whole, because of a setting."""
         settings = {
             "frame_stack=1": self._frames.size > 1,
             "store_transitions_only_when_episodes_are_terminated=False": self._until_ends,
@@ -279,6 +274,18 @@ class ReplayBuffer:
                 raise ValueError(
                     f"Training on the whole replay buffer needs ReplayBuffer.{needed}, or exp_replayer='one_time'."
                 )
+
+    def gather_all(self) -> Experience:
+        """All steps in order [E', n, ...] with the bootstraps [E', ...] of the E' streams that hold some.
+
+        A step that nothing follows on, since the environments were others from there, is made LAST: values bootstrap from
+        it, as from any that ends no episode truly, and its action is not learned from. The step behind it is made FIRST, so
+        that recurrent networks begin anew there.
+
+        Raises:
+          ValueError: there are none, or streams hold different numbers of steps.
+        """
+        self.check_whole()
         runs = self.index.runs()
         if not len(runs):
             raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")

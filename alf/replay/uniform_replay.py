@@ -62,8 +62,17 @@ class UniformReplay(ExperienceReplayer):
         return self.buffer.num_episodes
 
     def observe(self, exp: Experience) -> None:
-        """Stores experience [Q, T, B, ...] with bootstrap [Q, B, ...], or single steps [B, ...]."""
-        self.buffer.add(exp)
+        """Stores experience [Q, T, B, ...] with bootstrap [Q, B, ...], or single steps [B, ...].
+
+        Where writing fails the memory is empty behind it: its index counts rows that were never written.
+        """
+        before = self.buffer.index.count.copy()
+        try:
+            self.buffer.add(exp)
+        except BaseException:
+            if (self.buffer.index.count != before).any():
+                self.clear()
+            raise
 
     def end_streams(self) -> None:
         """What is observed next does not follow on what is held: the environments are others."""

@@ -67,8 +67,10 @@ class OffPolicyTrainer(Trainer):
                     f"A {type(use.memory).__name__} chooses the samples that are learned from, and TrainerConfig."
                     "whole_replay_buffer_training=True learns from everything: set it to False."
                 )
-            elif use.kept:
-                _check_cutting(use, config, self.algorithm.acts)
+            else:
+                use.memory.buffer.check_whole()
+                if use.kept:
+                    _check_cutting(use, config, self.algorithm.acts)
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
         # Behaviors have sizes of their own, and streams of other lengths.

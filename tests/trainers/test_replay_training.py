@@ -215,6 +215,21 @@ def test_sizes_that_cannot_work_are_said_before_anything_is_collected(trainer_cl
     assert not trainer.initialized, "what is wrong is the configuration"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("store_transitions_only_when_episodes_are_terminated", True), ("before_storing", lambda exp: exp)],
+)
+def test_memories_that_are_not_handed_out_as_a_whole_are_told_before_anything_is_collected(replay_config, name, value):
+    """Else the collecting before the first update might wait for ever, for episodes that do not end."""
+    gin.bind_parameter(f"ReplayBuffer.{name}", value)
+    gin.bind_parameter("SyncOffPolicyDriver.exp_replayer", "uniform")
+    settings = {"whole_replay_buffer_training": True, "mini_batch_size": None, "initial_collect_steps": 20_000}
+    trainer = replay_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    with pytest.raises(ValueError, match=rf"on the whole replay buffer needs ReplayBuffer\.{name}="):
+        trainer.train()
+    assert not trainer.initialized, "what is wrong is the configuration"
+
+
 def on_whole_batches(replay_config, trainer_class, **settings):
     """Q-learning of three steps that learns from all that was collected."""
     gin.bind_parameter("OneStepTDLoss.n_step", 3)
