@@ -172,7 +172,7 @@ class DqnAlgorithm(CriticAlgorithm):
 
     def _taken(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
         """The part of the network's output that is about the recorded actions, of the trained rows."""
-        taken = tf.reshape(rows.now(training_info.action), [-1])
+        taken = tf.cast(tf.reshape(rows.now(training_info.action), [-1]), tf.int32)
         return tf.gather(rows.now(training_info.info.output), taken, batch_dims=1)
 
     def _target(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:

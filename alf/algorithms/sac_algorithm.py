@@ -226,7 +226,7 @@ class SacAlgorithm(CriticAlgorithm):
         log_now, pi_following = rows.now(log_pi), tf.exp(rows.following(log_pi))
         now, step_type, remembered = rows.now((observation, training_info.step_type, info.state.critics))
         all_values = critic_values(self._critic_networks, now, step_type, remembered)
-        taken = tf.reshape(rows.now(training_info.action), [-1])
+        taken = tf.cast(tf.reshape(rows.now(training_info.action), [-1]), tf.int32)
         values = [tf.gather(v, taken, batch_dims=1) for v in all_values]
         target_values = self._target_value(training_info, rows, rows.following(observation))
         target = tf.reduce_sum(pi_following * target_values, -1)

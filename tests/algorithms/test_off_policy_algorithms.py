@@ -109,6 +109,20 @@ def test_targets_move_by_environment_steps_where_these_are_counted(name: str) ->
     assert moved == [True, False, False] + 3 * [False] + [True, False, False] + 3 * [False]
 
 
+@pytest.mark.parametrize("name", ["dqn", "discrete_sac"])
+def test_actions_of_few_bytes_are_learned_from_as_others(name: str) -> None:
+    loss = []
+    for dtype in (tf.int64, tf.uint8, tf.int16):
+        obs, act = specs_of(environment(name))
+        tf.keras.utils.set_random_seed(1)
+        algorithm = make(name, obs, tensor_spec.BoundedTensorSpec(act.shape, dtype, act.minimum, act.maximum))
+        spec = algorithm.experience_spec._replace(bootstrap=())
+        steps = tf.nest.map_structure(lambda s: tf.ones([2, 3, *s.shape], s.dtype), spec)
+        algorithm.train_from(steps._replace(action=tf.cast([[0, 1, 1], [1, 1, 0]], dtype)))
+        loss.append(float(algorithm.last_train_metrics["loss"]))
+    assert loss[1:] == pytest.approx([loss[0]] * 2)
+
+
 @pytest.mark.parametrize("name", ["sac", "ddpg", "dqn"])
 def test_training_on_samples_is_traced_once_and_moves_targets(name: str) -> None:
     algorithm = make(name, *specs_of(environment(name)), target_update_period=2)
