@@ -168,7 +168,7 @@ def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_b
     limit = _LIMIT.search(why) if state == "finished" else None
     if limit:
         # Twice as far: the number is an example.
-        longer = [(f"TrainerConfig.{limit[1]}", limit[2]), *(_decays(os.path.join(root_dir, CONFIG_FILE)))]
+        longer = [(f"TrainerConfig.{limit[1]}", limit[2]), *_decays(os.path.join(root_dir, CONFIG_FILE))]
         more = " ".join(f"--gin_param={name}={2 * int(count)}" for name, count in longer)
         commands["extend"] = f"python -m alf.bin.train --root_dir={quoted} {more}"
     if has_checkpoint:

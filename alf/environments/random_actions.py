@@ -16,24 +16,6 @@ from alf.utils.common import is_bounded
 _MASKS = ("mask", "action_mask")
 
 
-def mask_of(observation: Any, shape: tuple[int, ...], actions: int) -> np.ndarray | None:
-    """The field of an observation that says which actions are allowed; None where there is none.
-
-    Args:
-      observation: nest; the mask is looked for in a dict alone, by the names "mask" and "action_mask".
-      shape: axes in front of the actions: [B] of a batch, the axes of a choice of several.
-      actions: how many there are to choose from.
-
-    Returns:
-      [*shape, actions], True where allowed; a row that allows nothing allows everything, as for algorithms.
-    """
-    for name in _MASKS if isinstance(observation, Mapping) else ():
-        if name in observation and np.shape(observation[name]) == (*shape, actions):
-            mask = np.asarray(observation[name]) != 0
-            return mask | ~mask.any(-1, keepdims=True)
-    return None
-
-
 def sample_actions(spec: Any, batch_size: int, rng: np.random.Generator, observation: Any = None) -> Any:
     """Random actions [B, ...] within a nest of array specs; standard normal where there are no bounds.
 
@@ -43,7 +25,7 @@ def sample_actions(spec: Any, batch_size: int, rng: np.random.Generator, observa
       rng: draws.
       observation: [B, ...], whose mask is heeded where the action is one choice, or several of one number each.
     """
-    mask = _mask_for(spec, batch_size, observation)
+    mask = mask_for(spec, batch_size, observation)
     if mask is not None:
         return (spec.minimum + _draw(mask, rng)).astype(spec.dtype)
 
@@ -62,25 +44,39 @@ def sample_actions(spec: Any, batch_size: int, rng: np.random.Generator, observa
     return tf.nest.map_structure(leaf, spec)
 
 
-def has_mask(spec: Any, batch_size: int, observation: Any) -> bool:
-    """Whether `sample_actions` heeds something of `observation` [B, ...]."""
-    return _mask_for(spec, batch_size, observation) is not None
-
-
-def _mask_for(spec: Any, batch_size: int, observation: Any) -> np.ndarray | None:
+def mask_for(spec: Any, batch_size: int, observation: Any) -> np.ndarray | None:
+    """The mask in `observation` [B, ...] that `sample_actions` heeds; None where there is none that fits `spec`."""
     if not isinstance(spec, BoundedArraySpec) or not np.issubdtype(spec.dtype, np.integer):
         return None
-    return mask_of(observation, (batch_size, *spec.shape), int(np.max(spec.maximum - spec.minimum)) + 1)
+    return _mask_of(observation, (batch_size, *spec.shape), int(np.max(spec.maximum - spec.minimum)) + 1)
 
 
 def sample_action(space: gymnasium.Space, rng: np.random.Generator, observation: Any) -> Any:
     """A random action of `space`, one that the mask in `observation` allows; `space` draws where there is none."""
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         counts = np.asarray(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
-        mask = mask_of(observation, counts.shape, int(counts.max()))
+        mask = _mask_of(observation, counts.shape, int(counts.max()))
         if mask is not None:
             return np.asarray(space.start + _draw(mask, rng), space.dtype)[()]
     return space.sample()
+
+
+def _mask_of(observation: Any, shape: tuple[int, ...], actions: int) -> np.ndarray | None:
+    """The field of an observation that says which actions are allowed; None where there is none.
+
+    Args:
+      observation: nest; the mask is looked for in a dict alone, by the names "mask" and "action_mask".
+      shape: axes in front of the actions: [B] of a batch, the axes of a choice of several.
+      actions: how many there are to choose from.
+
+    Returns:
+      [*shape, actions], True where allowed; a row that allows nothing allows everything, as for algorithms.
+    """
+    for name in _MASKS if isinstance(observation, Mapping) else ():
+        if name in observation and np.shape(observation[name]) == (*shape, actions):
+            mask = np.asarray(observation[name]) != 0
+            return mask | ~mask.any(-1, keepdims=True)
+    return None
 
 
 def _draw(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:

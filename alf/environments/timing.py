@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.environments.random_actions import has_mask, sample_actions
+from alf.environments.random_actions import mask_for, sample_actions
 from alf.environments.vectorization import EnvironmentLoader
 
 _WARM_UP_STEPS = 3
@@ -43,7 +43,7 @@ def step_secs(env: BatchedEnvironment, seconds: float) -> float:
     rng, spec, size = np.random.default_rng(0), env.action_spec(), env.batch_size
     drawn = [sample_actions(spec, size, rng) for _ in range(_ACTIONS)]
     observation = env.reset().observation
-    masked = has_mask(spec, size, observation)
+    masked = mask_for(spec, size, observation) is not None
     steps, began = -_WARM_UP_STEPS, 0.0
     while steps < 1 or time.perf_counter() - began < seconds:
         if steps == 0:
