@@ -1,7 +1,7 @@
 """The documentation is true: its blocks run, its gin parses, its links lead somewhere.
 
 A fenced `bash`, `python` or `gin` block in README.md or docs/ is run by these tests unless the line before it says
-`<!-- not run: why -->`.
+`<!-- not run: why -->`. The bash blocks of a page are run one after another in one folder, as a reader would.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def blocks(page: pathlib.Path) -> list[Block]:
     return found
 
 
-def _run_blocks(language: str) -> list[Block]:
-    return [b for page in PAGES for b in blocks(page) if b.language == language and b.not_run is None]
+def _run_blocks(language: str, *pages: pathlib.Path) -> list[Block]:
+    return [b for page in pages or PAGES for b in blocks(page) if b.language == language and b.not_run is None]
 
 
 def _place(block: Block) -> str:
@@ -100,11 +100,12 @@ def _check(done: subprocess.CompletedProcess[str], block: Block) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", _run_blocks("bash"), ids=_place)
-def test_bash_blocks_run(block: Block, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if _run_blocks("bash", page)], ids=lambda p: p.name)
+def test_bash_blocks_run(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
     env = _in_a_copy(tmp_path)
-    command = ["bash", "-euo", "pipefail", "-c", block.code]
-    _check(subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block)
+    for block in _run_blocks("bash", page):
+        command = ["bash", "-euo", "pipefail", "-c", block.code]
+        _check(subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block)
 
 
 @pytest.mark.slow
