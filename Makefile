@@ -10,7 +10,7 @@ KILLS ?= 25
 # What meets TensorFlow, and not only parts that have tests of their own.
 OLDEST_LINE := networks utils $(addsuffix .py, \
 	$(addprefix algorithms/test_, agent learner normalization off_policy_algorithms) \
-	$(addprefix drivers/test_, faults lifecycle policy_driver queues random_acting segments stepping worker_side) \
+	$(addprefix drivers/test_, lifecycle policy_driver queues segments stepping) \
 	export/test_saved_model replay/test_uniform_replay trainers/test_checkpointing)
 
 RUN := .venv

@@ -14,7 +14,7 @@ from alf.environments.agents_env import AgentsEnv
 from alf.environments.counting_agents import CountingAgents
 
 AGENTS = 100_000
-# What a hundred bytes an agent would come to is fifty times as much.
+# What a hundred bytes an agent would come to is fifty times as much, of the fewest here ten times.
 MOST_GROWTH = 200_000
 
 
@@ -25,7 +25,8 @@ def _held_bytes() -> int:
 
 
 @pytest.mark.slow
-def test_in_the_environment() -> None:
+@pytest.mark.parametrize("agents", [25_000, AGENTS])
+def test_in_the_environment(agents: int) -> None:
     inner = CountingAgents(max_agents=8, steps=10**9, birth=1.0, death=0.9, idle=0.0, again=0.0)
     env = AgentsEnv(inner, slots={"agent": 8})
     env.reset(seed=1)
@@ -34,7 +35,7 @@ def test_in_the_environment() -> None:
     tracemalloc.start()
     try:
         for share in (0.1, 1.0):
-            while inner._serial < share * AGENTS:
+            while inner._serial < share * agents:
                 env.step(action)
             sizes.append(_held_bytes())
     finally:

@@ -67,7 +67,7 @@ def run_driver(
     return algorithm, driver
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(sizes())
 def test_async_driver_delivers_every_step_once_in_order(s: dict) -> None:
     algorithm, driver = run_driver(s)
