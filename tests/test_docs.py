@@ -105,7 +105,9 @@ def test_bash_blocks_run(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
     env = _in_a_copy(tmp_path)
     for block in _run_blocks("bash", page):
         command = ["bash", "-euo", "pipefail", "-c", block.code]
-        _check(subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block)
+        _check(
+            subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=RUN_SECONDS), block
+        )
 
 
 @pytest.mark.slow
