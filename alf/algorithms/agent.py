@@ -13,6 +13,7 @@ from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent_parts import (
     AgentInfo,
     by_size,
+    check_part,
     goal_of,
     of_part,
     part,
@@ -51,21 +52,6 @@ def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
     return encoder, seen_spec
 
 
-def _check_part(name: str, part: RLAlgorithm) -> None:
-    """Raises ValueError where a part of the agent called `name` does not act, or would alter steps, as the agent alone does."""
-    if not part.acts:
-        raise ValueError(
-            f"{name}: {type(part).__name__} learns from what it is given and does not act, so there is nothing to compose: "
-            "bind TrainerConfig.algorithm_ctor to it."
-        )
-    altered = {"reward_shaping_fn": part.shapes_reward, "observation_transformer": part.transforms_observation}
-    for argument, given in altered.items():
-        if given:
-            raise ValueError(
-                f"{name} does not use the {argument} of the {type(part).__name__} inside of it: set Agent.{argument} instead."
-            )
-
-
 def _check_parts(
     name: str,
     rl_algorithm: RLAlgorithm,
@@ -75,7 +61,7 @@ def _check_parts(
 ) -> None:
     """Raises ValueError where the parts of the agent called `name` do not go together."""
     for inside in [rl_algorithm] if goal_generator is None else [rl_algorithm, goal_generator]:
-        _check_part(name, inside)
+        check_part(name, inside)
     masked = rl_algorithm.action_masks.present
     if goal_generator is not None and masked:
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import Experience, LossInfo, Nest, StepType, TrainingInfo, namedtuple
 from alf.utils import nest_utils
 from alf.utils.common import is_stateless, zeros_from_spec
@@ -22,6 +23,21 @@ AgentInfo.__doc__ = """What the parts of an agent record, each `()` where there 
 `rl`, `goal_generator`: their infos; `icm`: in `rollout_info` an Explored, in `info` a CuriosityInfo; `entropy_target`: an
 EntropyTargetInfo.
 """
+
+
+def check_part(name: str, inside: RLAlgorithm) -> None:
+    """Raises ValueError where a part of the agent called `name` does not act, or would alter steps, as the agent alone does."""
+    if not inside.acts:
+        raise ValueError(
+            f"{name}: {type(inside).__name__} learns from what it is given and does not act, so there is nothing to compose: "
+            "bind TrainerConfig.algorithm_ctor to it."
+        )
+    altered = {"reward_shaping_fn": inside.shapes_reward, "observation_transformer": inside.transforms_observation}
+    for argument, given in altered.items():
+        if given:
+            raise ValueError(
+                f"{name} does not use the {argument} of the {type(inside).__name__} inside of it: set Agent.{argument} instead."
+            )
 
 
 def part(nest: Nest, field: str) -> Nest:

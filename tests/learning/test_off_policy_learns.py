@@ -50,11 +50,13 @@ def begin_anew(algorithm: Any, fresh: Any) -> None:
             variable.assign(new)
 
 
-def check_learning(name: str, algorithm: Any, collect: Callable[[], Any]) -> None:
-    """From each of the seeds, a greedy policy is nearly the best after at most 120 iterations."""
+def check_learning(
+    name: str, algorithm: Any, collect: Callable[[], Any], fresh: Callable[[str, int], Any] = algorithm_of
+) -> None:
+    """From each of the seeds, with `fresh(name, seed)`, a greedy policy is nearly the best after at most 120 iterations."""
     judge = PolicyDriver(environment(name, 16, 99), algorithm, epsilon_greedy=0.0)
     for seed in SEEDS:
-        begin_anew(algorithm, algorithm_of(name, seed))
+        begin_anew(algorithm, fresh(name, seed))
         for i in range(120):
             collect()
             algorithm.train(num_updates=8, mini_batch_length=2, mini_batch_size=64, whole_replay_buffer_training=False)

@@ -1,0 +1,291 @@
+"""Several algorithms that decide together for one agent, each of which learns from whatever they have done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+from tf_agents.specs import BoundedTensorSpec
+
+from alf.algorithms.agent_parts import check_part
+from alf.algorithms.critic_algorithm import CriticAlgorithm
+from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.algorithms.rl_algorithm import RLAlgorithm, check_constructor
+from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.utils.common import is_stateless
+
+EnsembleState = namedtuple("EnsembleState", ["members", "turn"], default_value=())
+EnsembleState.__doc__ = (
+    """What each member remembers, and, of a round robin, how many steps of the episode were decided, int32 [B]."""
+)
+
+SINGLE, ROUND_ROBIN, MAJORITY, MEAN = "single", "round_robin", "majority", "mean"
+DECISIONS = (SINGLE, ROUND_ROBIN, MAJORITY, MEAN)
+
+
+def majority(actions: Sequence[Nest]) -> Nest:
+    """What most of the nests of discrete actions [B, ...] say; of several said as often, what the first of them says."""
+
+    def vote(*votes: tf.Tensor) -> tf.Tensor:
+        stacked = tf.stack(votes)
+        agreeing = tf.reduce_sum(tf.cast(stacked[:, tf.newaxis] == stacked[tf.newaxis], tf.int32), 1)
+        return _of_member(stacked, tf.argmax(agreeing, 0, tf.int32))
+
+    return tf.nest.map_structure(vote, *actions)
+
+
+def mean(actions: Sequence[Nest]) -> Nest:
+    """The mean of the nests of continuous actions [B, ...], which lies within their bounds."""
+    return tf.nest.map_structure(lambda *proposed: tf.reduce_mean(tf.stack(proposed), 0), *actions)
+
+
+def in_turn(actions: Sequence[Nest], turn: tf.Tensor) -> Nest:
+    """Of the nests of actions [B, ...], for each row the one with the number `turn`, int32 [B]."""
+
+    def of_row(*proposed: tf.Tensor) -> tf.Tensor:
+        stacked = tf.stack(proposed)
+        axes = [1] * (stacked.shape.rank - 2)
+        return _of_member(stacked, tf.broadcast_to(tf.reshape(turn, [-1, *axes]), tf.shape(stacked)[1:]))
+
+    return tf.nest.map_structure(of_row, *actions)
+
+
+def _of_member(stacked: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """Of [N, ...] each element of the member with its `number` [...]."""
+    flat = tf.reshape(stacked, [tf.shape(stacked)[0], -1])
+    rows = tf.range(tf.shape(flat)[1])
+    return tf.reshape(tf.gather_nd(flat, tf.stack([tf.reshape(number, [-1]), rows], 1)), tf.shape(number))
+
+
+@gin.configurable(module="alf")
+class EnsembleAlgorithm(OffPolicyAlgorithm):
+    """Several algorithms with critics that decide for one agent.
+
+    All act on what is observed and propose an action, of which `decision` makes the one that is taken; a member that
+    explores explores in what it proposes. Each is trained on every sample with its own loss, whoever has decided. With
+    weights of their own to begin with they make different mistakes (Osband et al. 2016, arXiv:1602.04621, for values).
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        members: Sequence[Callable[..., Any]],
+        decision: str = SINGLE,
+        decider: int = 0,
+        optimizer: Any = None,
+        gradient_clipping: float | None = None,
+        clip_by_global_norm: bool = False,
+        debug_summaries: bool = False,
+        name: str = "EnsembleAlgorithm",
+    ) -> None:
+        """Creates the algorithm; arguments not named here as in `RLAlgorithm`.
+
+        Args:
+          observation_spec: nest of specs of one observation.
+          action_spec: nest of specs of one action.
+          members: each makes an algorithm, called with observation_spec, action_spec and debug_summaries: DQN, C51, SAC, DDPG
+            or TD3. The same one several times makes as many.
+          decision: "single": the member with the number `decider` decides, the others only learn; "round_robin": at each
+            step of an episode the next one; "majority": what most propose, of discrete actions, the first of them where as
+            many propose something else; "mean": the mean of what they propose, of continuous actions.
+          decider: see above, from 0 on.
+          optimizer: trains the members that have none.
+
+        Raises:
+          ValueError: there are no members, one of them does not learn from what others have decided, alters steps or sees masks
+            of actions that others do not, or the decision is none, or not one about such actions.
+        """
+        made = [_member(name, make, observation_spec, action_spec, debug_summaries) for make in members]
+        _check_decision(name, made, decision, decider, action_spec)
+        in_turns = decision == ROUND_ROBIN
+        super().__init__(
+            observation_spec,
+            action_spec,
+            train_state_spec=_state([m.train_state_spec for m in made], in_turns),
+            predict_state_spec=_state([m.predict_state_spec for m in made], in_turns),
+            optimizer=optimizer,
+            gradient_clipping=gradient_clipping,
+            clip_by_global_norm=clip_by_global_norm,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._members: list[Any] = made
+        self._decision = decision
+        self._decider = decider
+        self._action_masks = made[0].action_masks
+
+    @property
+    def members(self) -> list[Any]:
+        """The algorithms that decide."""
+        return list(self._members)
+
+    # ---- acting ----
+
+    def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
+        """The decision about what the members would do to collect."""
+        return self._decided(lambda member, remembered: member.rollout(time_step, remembered, mode), state)
+
+    def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
+        """The decision about what the members would do in evaluation."""
+        return self._decided(lambda member, remembered: member.predict(inputs, remembered, epsilon_greedy), state)
+
+    def _decided(self, act: Callable[[Any, Nest], PolicyStep], state: Nest) -> PolicyStep:
+        steps = [
+            act(member, remembered) if self._is_asked(number, remembered) else PolicyStep((), (), ())
+            for number, (member, remembered) in enumerate(zip(self._members, self._states(state), strict=True))
+        ]
+        actions = [step.action for step in steps]
+        turn: Any = ()
+        if self._decision == SINGLE:
+            action = actions[self._decider]
+        elif self._decision == ROUND_ROBIN:
+            turn = (state.turn + 1) % len(steps)
+            action = in_turn(actions, state.turn)
+        else:
+            action = majority(actions) if self._decision == MAJORITY else mean(actions)
+        return PolicyStep(action, _state([step.state for step in steps], turn=turn), ())
+
+    def _is_asked(self, number: int, remembered: Nest) -> bool:
+        """Whether a member acts: one that does not decide needs not, unless it remembers what it has seen."""
+        return self._decision != SINGLE or number == self._decider or not is_stateless(remembered)
+
+    def _states(self, state: Nest) -> Sequence[Nest]:
+        """What each member remembers."""
+        return state.members if isinstance(state, EnsembleState) else ((),) * len(self._members)
+
+    def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
+        """The members'."""
+        converted = [
+            member.convert_train_state_to_predict_state(remembered)
+            for member, remembered in zip(self._members, self._states(state), strict=True)
+        ]
+        return _state(converted, turn=state.turn if isinstance(state, EnsembleState) else ())
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The members', by their numbers."""
+        return {
+            f"member{number}/{key}": value
+            for number, (member, remembered) in enumerate(zip(self._members, self._states(state), strict=True))
+            for key, value in member.outputs(time_step, remembered).items()
+        }
+
+    # ---- learning ----
+
+    @property
+    def takes_encoded(self) -> bool:
+        """Whether all members do."""
+        return all(member.takes_encoded for member in self._members)
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether all members are."""
+        return all(member.reproducible for member in self._members)
+
+    @property
+    def least_sample_length(self) -> int:
+        """The longest of the members'."""
+        return int(self.learner.least_sample_length)
+
+    @property
+    def learner(self) -> OffPolicyAlgorithm:
+        """That of the member that needs the longest samples."""
+        return max(self._members, key=lambda member: member.least_sample_length).learner
+
+    @property
+    def rows_only_looked_at(self) -> int:
+        """Those that no member learns from."""
+        return min(member.rows_only_looked_at for member in self._members)
+
+    @property
+    def learning_state_spec(self) -> Nest:
+        """The members'; whose turn it was is no part of learning."""
+        return _state([member.learning_state_spec for member in self._members])
+
+    def state_for_learning(self, state: Nest) -> Nest:
+        """The members'."""
+        states = zip(self._members, self._states(state), strict=True)
+        return EnsembleState(members=tuple(member.state_for_learning(remembered) for member, remembered in states))
+
+    def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
+        """The members' train_steps."""
+        states = zip(self._members, self._states(state), strict=True)
+        steps = [member.train_step(inputs, remembered) for member, remembered in states]
+        after = EnsembleState(members=tuple(step.state for step in steps))
+        return PolicyStep(inputs.action, after, tuple(step.info for step in steps))
+
+    def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
+        """The sum of the members' losses; the priority of a sequence is their mean, and each reports by its number."""
+        losses = [member.calc_loss(seen) for member, seen in self._of_members(training_info)]
+        priorities = [loss.priority for loss in losses]
+        alike = not any(isinstance(priority, tuple) for priority in priorities)
+        return LossInfo(
+            loss=_sum([loss.loss for loss in losses]),
+            scalar_loss=_sum([loss.scalar_loss for loss in losses]),
+            extra={f"member{number}": loss.extra for number, loss in enumerate(losses)},
+            priority=mean(priorities) if alike else (),
+        )
+
+    def after_train(self, training_info: TrainingInfo) -> None:
+        """The members'."""
+        for member, seen in self._of_members(training_info):
+            member.after_train(seen)
+
+    def _of_members(self, training_info: TrainingInfo) -> list[tuple[Any, TrainingInfo]]:
+        """Each member with what it sees of it."""
+        infos = zip(self._members, training_info.info, strict=True)
+        return [(member, training_info._replace(info=info)) for member, info in infos]
+
+
+def _member(
+    name: str, make: Callable[..., Any], observation_spec: Nest, action_spec: Nest, debug_summaries: bool
+) -> Any:
+    """What `make` makes; raises ValueError where it does not learn from what others have decided, or alters steps."""
+    check_constructor(f"{name}.members", make)
+    member = make(observation_spec=observation_spec, action_spec=action_spec, debug_summaries=debug_summaries)
+    check_part(name, member)
+    as_recorded = type(member).preprocess_experience is RLAlgorithm.preprocess_experience
+    if not isinstance(member, CriticAlgorithm) or not as_recorded:
+        raise ValueError(
+            f"{name}.members: {type(member).__name__} learns from what it has decided itself, and here others decide too: "
+            "use DQN, C51, SAC, DDPG or TD3."
+        )
+    return member
+
+
+def _check_decision(name: str, members: Sequence[Any], decision: str, decider: int, action_spec: Nest) -> None:
+    """Raises ValueError where these members cannot decide so."""
+    if not members:
+        raise ValueError(
+            f"{name}.members is empty: name the algorithms that decide, such as [@DqnAlgorithm, @DqnAlgorithm]."
+        )
+    if decision not in DECISIONS:
+        raise ValueError(f"{name}.decision={decision!r} is none: use one of {', '.join(map(repr, DECISIONS))}.")
+    if decider not in range(len(members)):
+        raise ValueError(f"{name}.decider={decider!r} is the number of no member: these are 0 to {len(members) - 1}.")
+    discrete = [spec.dtype.is_integer for spec in tf.nest.flatten(action_spec)]
+    if decision == MAJORITY and not all(discrete):
+        raise ValueError(f"{name}: a majority is of discrete actions, got {action_spec}: use decision='mean'.")
+    if decision == MEAN and any(discrete):
+        raise ValueError(f"{name}: a mean is of continuous actions, got {action_spec}: use decision='majority'.")
+    if len({member.action_masks.present for member in members}) > 1:
+        raise ValueError(
+            f"{name}: some members see masks of actions and some do not: give all the same "
+            "observation_and_action_constraint_splitter."
+        )
+
+
+def _state(members: Sequence[Nest], in_turns: bool = False, turn: Nest = ()) -> Nest:
+    """The state of an ensemble, or its spec, with those of its members; `()` where that is nothing."""
+    if in_turns:
+        turn = BoundedTensorSpec([], tf.int32, 0, len(members) - 1, "turn")
+    state = EnsembleState(members=tuple(members), turn=turn)
+    return () if is_stateless(state) else state
+
+
+def _sum(losses: Sequence[Any]) -> Any:
+    """The sum of those that are there; `()` where none is."""
+    there = [loss for loss in losses if not isinstance(loss, tuple)]
+    return tf.add_n(there) if there else ()
