@@ -17,9 +17,7 @@ from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, Poli
 from alf.utils.common import is_stateless
 
 EnsembleState = namedtuple("EnsembleState", ["members", "turn"], default_value=())
-EnsembleState.__doc__ = (
-    """What each member remembers, and, of a round robin, how many steps of the episode were decided, int32 [B]."""
-)
+EnsembleState.__doc__ = """What each member remembers, and, of a round robin, whose turn it is, int32 [B]."""
 
 SINGLE, ROUND_ROBIN, MAJORITY, MEAN = "single", "round_robin", "majority", "mean"
 DECISIONS = (SINGLE, ROUND_ROBIN, MAJORITY, MEAN)
@@ -28,10 +26,11 @@ DECISIONS = (SINGLE, ROUND_ROBIN, MAJORITY, MEAN)
 def majority(actions: Sequence[Nest]) -> Nest:
     """What most of the nests of discrete actions [B, ...] say; of several said as often, what the first of them says."""
 
-    def vote(*votes: tf.Tensor) -> tf.Tensor:
-        stacked = tf.stack(votes)
-        agreeing = tf.reduce_sum(tf.cast(stacked[:, tf.newaxis] == stacked[tf.newaxis], tf.int32), 1)
-        return _of_member(stacked, tf.argmax(agreeing, 0, tf.int32))
+    def vote(*proposed: tf.Tensor) -> tf.Tensor:
+        votes = tf.stack(proposed, -1)
+        agreeing = tf.reduce_sum(tf.cast(votes[..., tf.newaxis] == votes[..., tf.newaxis, :], tf.int32), -1)
+        first = tf.argmax(agreeing, -1)
+        return tf.gather(votes, first, batch_dims=first.shape.rank)
 
     return tf.nest.map_structure(vote, *actions)
 
@@ -43,20 +42,7 @@ def mean(actions: Sequence[Nest]) -> Nest:
 
 def in_turn(actions: Sequence[Nest], turn: tf.Tensor) -> Nest:
     """Of the nests of actions [B, ...], for each row the one with the number `turn`, int32 [B]."""
-
-    def of_row(*proposed: tf.Tensor) -> tf.Tensor:
-        stacked = tf.stack(proposed)
-        axes = [1] * (stacked.shape.rank - 2)
-        return _of_member(stacked, tf.broadcast_to(tf.reshape(turn, [-1, *axes]), tf.shape(stacked)[1:]))
-
-    return tf.nest.map_structure(of_row, *actions)
-
-
-def _of_member(stacked: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Of [N, ...] each element of the member with its `number` [...]."""
-    flat = tf.reshape(stacked, [tf.shape(stacked)[0], -1])
-    rows = tf.range(tf.shape(flat)[1])
-    return tf.reshape(tf.gather_nd(flat, tf.stack([tf.reshape(number, [-1]), rows], 1)), tf.shape(number))
+    return tf.nest.map_structure(lambda *proposed: tf.gather(tf.stack(proposed, 1), turn, batch_dims=1), *actions)
 
 
 @gin.configurable(module="alf")
@@ -95,9 +81,10 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
           optimizer: trains the members that have none.
 
         Raises:
-          ValueError: there are no members, one of them does not learn from what others have decided, alters steps or sees masks
-            of actions that others do not, or the decision is none, or not one about such actions.
+          ValueError: the members are no list of constructors, one of them does not learn from what others have decided, alters
+            steps or sees masks of actions that others do not, or the decision is none, or not one about such actions.
         """
+        _check_constructors(name, members)
         made = [_member(name, make, observation_spec, action_spec, debug_summaries) for make in members]
         _check_decision(name, made, decision, decider, action_spec)
         in_turns = decision == ROUND_ROBIN
@@ -239,6 +226,15 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         return [(member, training_info._replace(info=info)) for member, info in infos]
 
 
+def _check_constructors(name: str, members: Any) -> None:
+    """Raises ValueError where these are not some functions that make algorithms."""
+    if not isinstance(members, (list, tuple)) or not members or not all(callable(make) for make in members):
+        raise ValueError(
+            f"{name}.members={members!r} must be a list of what makes algorithms, in gin such as [@DqnAlgorithm, "
+            "@DqnAlgorithm], without parentheses behind the names."
+        )
+
+
 def _member(
     name: str, make: Callable[..., Any], observation_spec: Nest, action_spec: Nest, debug_summaries: bool
 ) -> Any:
@@ -257,10 +253,6 @@ def _member(
 
 def _check_decision(name: str, members: Sequence[Any], decision: str, decider: int, action_spec: Nest) -> None:
     """Raises ValueError where these members cannot decide so."""
-    if not members:
-        raise ValueError(
-            f"{name}.members is empty: name the algorithms that decide, such as [@DqnAlgorithm, @DqnAlgorithm]."
-        )
     if decision not in DECISIONS:
         raise ValueError(f"{name}.decision={decision!r} is none: use one of {', '.join(map(repr, DECISIONS))}.")
     if decider not in range(len(members)):

@@ -270,7 +270,9 @@ _DISCRETE = BoundedTensorSpec((), tf.int64, 0, 2)
 @pytest.mark.parametrize(
     ("action_spec", "members", "settings", "message"),
     [
-        (_DISCRETE, [], {}, "members is empty"),
+        (_DISCRETE, [], {}, r"members=\[\] must be a list of what makes algorithms"),
+        (_DISCRETE, member("dqn"), {}, "must be a list of what makes algorithms"),
+        (_DISCRETE, [tf.Module()], {}, "without parentheses"),
         (_DISCRETE, [member("dqn")], {"decision": "vote"}, "'vote' is none: use one of 'single'"),
         (_DISCRETE, [member("dqn")], {"decider": 1}, "decider=1 is the number of no member: these are 0 to 0"),
         (_DISCRETE, [member("dqn")], {"decider": -1}, "decider=-1 is the number of no member"),
@@ -282,7 +284,7 @@ _DISCRETE = BoundedTensorSpec((), tf.int64, 0, 2)
     ],
 )
 def test_what_cannot_decide_together_is_told(
-    action_spec: Any, members: list[Any], settings: dict[str, Any], message: str
+    action_spec: Any, members: Any, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         EnsembleAlgorithm(tf.TensorSpec([3]), action_spec, members=members, **settings)
