@@ -414,11 +414,15 @@ class Agent(OffPolicyAlgorithm):
             goal = self._goal_generator.train_step(given, part(state, "goal_generator"))
             info = info._replace(goal_generator=goal.info)
         if self._entropy_target is not None:
-            found = nest_utils.find_field(step.info, "action_distribution")
-            if not found or not all(nest_utils.is_distribution(d) for d in tf.nest.flatten(found[0])):
+            found = [
+                action
+                for action in nest_utils.find_field(step.info, "action_distribution")
+                if all(map(nest_utils.is_distribution, tf.nest.flatten(action)))
+            ]
+            if len(found) != 1:
                 raise ValueError(
-                    f"{self.name}: enforce_entropy_target needs an action_distribution in the info of "
-                    f"{type(self._rl_algorithm).__name__}, which has none: leave it out."
+                    f"{self.name}: enforce_entropy_target needs one action_distribution in the info of "
+                    f"{type(self._rl_algorithm).__name__}, which has {len(found) or 'none'}: leave it out."
                 )
             info = info._replace(entropy_target=self._entropy_target.train_step((found[0], inputs.step_type)).info)
         return PolicyStep(step.action, state_of(step.state, goal.state), info)

@@ -26,7 +26,9 @@ EntropyTargetInfo.
 
 
 def check_part(name: str, inside: RLAlgorithm) -> None:
-    """Raises ValueError where a part of the agent called `name` does not act, or would alter steps, as the agent alone does."""
+    """Raises ValueError where a part of what is called `name` does not act, or would alter steps, as an `Agent` alone does."""
+    if not isinstance(inside, RLAlgorithm):
+        raise ValueError(f"{name}: {inside!r} was made where an algorithm was to be: have its constructor return one.")
     if not inside.acts:
         raise ValueError(
             f"{name}: {type(inside).__name__} learns from what it is given and does not act, so there is nothing to compose: "

@@ -37,7 +37,13 @@ def majority(actions: Sequence[Nest]) -> Nest:
 
 def mean(actions: Sequence[Nest]) -> Nest:
     """The mean of the nests of continuous actions [B, ...], which lies within their bounds."""
-    return tf.nest.map_structure(lambda *proposed: tf.reduce_mean(tf.stack(proposed), 0), *actions)
+
+    def middle(*proposed: tf.Tensor) -> tf.Tensor:
+        stacked = tf.stack(proposed)
+        # Of numbers at a bound it may be rounded to one beyond.
+        return tf.clip_by_value(tf.reduce_mean(stacked, 0), tf.reduce_min(stacked, 0), tf.reduce_max(stacked, 0))
+
+    return tf.nest.map_structure(middle, *actions)
 
 
 def in_turn(actions: Sequence[Nest], turn: tf.Tensor) -> Nest:
@@ -113,13 +119,15 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """The decision about what the members would do to collect."""
-        return self._decided(lambda member, remembered: member.rollout(time_step, remembered, mode), state)
+        return self._decided(time_step, state, lambda member, remembered: member.rollout(time_step, remembered, mode))
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The decision about what the members would do in evaluation."""
-        return self._decided(lambda member, remembered: member.predict(inputs, remembered, epsilon_greedy), state)
+        return self._decided(
+            inputs, state, lambda member, remembered: member.predict(inputs, remembered, epsilon_greedy)
+        )
 
-    def _decided(self, act: Callable[[Any, Nest], PolicyStep], state: Nest) -> PolicyStep:
+    def _decided(self, time_step: ActionTimeStep, state: Nest, act: Callable[[Any, Nest], PolicyStep]) -> PolicyStep:
         steps = [
             act(member, remembered) if self._is_asked(number, remembered) else PolicyStep((), (), ())
             for number, (member, remembered) in enumerate(zip(self._members, self._states(state), strict=True))
@@ -129,8 +137,9 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         if self._decision == SINGLE:
             action = actions[self._decider]
         elif self._decision == ROUND_ROBIN:
-            turn = (state.turn + 1) % len(steps)
-            action = in_turn(actions, state.turn)
+            now = state.turn if isinstance(state, EnsembleState) else tf.zeros_like(time_step.step_type)
+            turn = (now + 1) % len(steps)
+            action = in_turn(actions, now)
         else:
             action = majority(actions) if self._decision == MAJORITY else mean(actions)
         return PolicyStep(action, _state([step.state for step in steps], turn=turn), ())
@@ -245,8 +254,8 @@ def _member(
     as_recorded = type(member).preprocess_experience is RLAlgorithm.preprocess_experience
     if not isinstance(member, CriticAlgorithm) or not as_recorded:
         raise ValueError(
-            f"{name}.members: {type(member).__name__} learns from what it has decided itself, and here others decide too: "
-            "use DQN, C51, SAC, DDPG or TD3."
+            f"{name}.members: {type(member).__name__} is not made to learn from what others have decided: use DQN, C51, SAC, "
+            "DDPG or TD3."
         )
     return member
 
@@ -255,17 +264,22 @@ def _check_decision(name: str, members: Sequence[Any], decision: str, decider: i
     """Raises ValueError where these members cannot decide so."""
     if decision not in DECISIONS:
         raise ValueError(f"{name}.decision={decision!r} is none: use one of {', '.join(map(repr, DECISIONS))}.")
-    if decider not in range(len(members)):
+    if not isinstance(decider, int) or decider not in range(len(members)):
         raise ValueError(f"{name}.decider={decider!r} is the number of no member: these are 0 to {len(members) - 1}.")
     discrete = [spec.dtype.is_integer for spec in tf.nest.flatten(action_spec)]
     if decision == MAJORITY and not all(discrete):
         raise ValueError(f"{name}: a majority is of discrete actions, got {action_spec}: use decision='mean'.")
     if decision == MEAN and any(discrete):
         raise ValueError(f"{name}: a mean is of continuous actions, got {action_spec}: use decision='majority'.")
-    if len({member.action_masks.present for member in members}) > 1:
+    first = members[0].action_masks.splitter
+    if any(member.action_masks.splitter is not first for member in members):
         raise ValueError(
-            f"{name}: some members see masks of actions and some do not: give all the same "
-            "observation_and_action_constraint_splitter."
+            f"{name}: members see different masks of actions: give all the same observation_and_action_constraint_splitter."
+        )
+    explorations = [exploration for member in members for exploration in member.explorations]
+    if len({id(exploration) for exploration in explorations}) < len(explorations):
+        raise ValueError(
+            f"{name}: members share an exploration, whose clock would run for each of them: give each its own."
         )
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from alf.algorithms import contracts, minibatch
+from alf.algorithms.gradient_norms import gradient_norms
 from alf.algorithms.learners import Learners, SharedTape
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
 from alf.data_structures import Experience, LossInfo, Nest, StepType
@@ -472,10 +473,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         grads = [g for g, _ in grads_and_vars if g is not None]
         metrics["grad_norm"] = tf.linalg.global_norm(grads)
         if self._summarize_grads_and_vars:
-            for grad, var in grads_and_vars:
-                if grad is not None:
-                    metrics[f"grad_norm/{var.name}"] = tf.norm(grad)
-                    metrics[f"var_norm/{var.name}"] = tf.norm(var)
+            metrics.update(gradient_norms(grads_and_vars))
         return metrics
 
 

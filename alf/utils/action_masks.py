@@ -53,6 +53,11 @@ class ActionMasks:
         self._splitter = splitter
 
     @property
+    def splitter(self) -> Splitter | None:
+        """What takes the masks out of observations."""
+        return self._splitter
+
+    @property
     def present(self) -> bool:
         """Whether observations have masks."""
         return self._splitter is not None

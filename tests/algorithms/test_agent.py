@@ -443,7 +443,7 @@ def test_an_algorithm_without_distribution_has_no_entropy_target(deterministic: 
     # An action that nothing is left to chance of has no entropy either.
     info = {"action_distribution": tf.zeros([1, 2])} if deterministic else {"value": tf.zeros([1])}
     agent = make_agent(rl_algorithm_cls=actor_critic(Silent), enforce_entropy_target=True)
-    with pytest.raises(ValueError, match="needs an action_distribution in the info of Silent"):
+    with pytest.raises(ValueError, match="needs one action_distribution in the info of Silent, which has none"):
         agent.train_from(experience(agent))
 
 

@@ -16,6 +16,8 @@ from alf.algorithms.agent import Agent
 from alf.algorithms.bc_algorithm import BcAlgorithm
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.ensemble_algorithm import EnsembleAlgorithm, in_turn, majority, mean
+from alf.algorithms.entropy_target_algorithm import EntropyTargetAlgorithm
+from alf.algorithms.exploration import EpsilonGreedy
 from alf.algorithms.exporting import exportable
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.data_structures import StepType
@@ -91,6 +93,13 @@ def test_means_and_turns_are_those_of_a_loop_over_rows() -> None:
         )
         np.testing.assert_array_equal(turns["a"][row], proposed[number[row], row])
         np.testing.assert_array_equal(turns["b"][row], proposed[number[row], row, 0])
+
+
+def test_a_mean_of_bounds_is_no_further_out() -> None:
+    bounds = np.random.default_rng(5).uniform(0.1, 3.0, 500).astype(np.float32)
+    for number in range(2, 11):
+        for bound in (bounds, -bounds):
+            np.testing.assert_array_equal(mean([tf.constant(bound)] * number), bound)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +254,48 @@ def test_a_model_of_a_round_robin_has_whose_turn_it_is_as_state() -> None:
     assert done["state_turn"].numpy().tolist() == [1, 0]
 
 
+def test_without_a_state_a_round_robin_begins_with_the_first() -> None:
+    env = environment()
+    algorithm = ensemble(env, always(1), always(0), decision="round_robin")
+    step = algorithm.predict(zeros_from_spec(algorithm.time_step_spec, 2))
+    assert step.action.numpy().reshape(-1).tolist() == [1, 1]
+    assert step.state.turn.numpy().tolist() == [1, 1]
+
+
+def test_norms_of_all_members_are_reported() -> None:
+    env = environment(4, ActionType.Continuous)
+    algorithm = ensemble(env, member("td3"), member("td3"), decision="mean")
+    algorithm.set_summary_settings(summarize_grads_and_vars=True)
+    driver = SyncOffPolicyDriver(env, algorithm, 8, exp_replayer="uniform", random_seed=5)
+    try:
+        driver.run()
+        algorithm.train(1, 8, 2, whole_replay_buffer_training=False)
+    finally:
+        driver.stop()
+    norms = [name for name in algorithm.last_train_metrics if name.startswith("grad_norm/")]
+    assert len(norms) == sum(len(variables) for _, variables in algorithm.optimized_variables())
+
+
+def test_an_entropy_target_of_several_distributions_is_refused() -> None:
+    env = environment(4, ActionType.Continuous)
+    agent = Agent(
+        *specs_of(env),
+        rl_algorithm_cls=lambda **specs: EnsembleAlgorithm(**specs, members=[member("sac")] * 2, decision="mean"),
+        optimizer=adam(1e-3),
+        enforce_entropy_target=True,
+        entropy_target_cls=EntropyTargetAlgorithm,
+    )
+    driver = SyncOffPolicyDriver(env, agent, 8, exp_replayer="uniform", random_seed=5)
+    try:
+        driver.run()
+        with pytest.raises(
+            ValueError, match="needs one action_distribution in the info of EnsembleAlgorithm, which has 2"
+        ):
+            agent.train(1, 8, 2, whole_replay_buffer_training=False)
+    finally:
+        driver.stop()
+
+
 def test_it_stands_inside_an_agent() -> None:
     env = environment()
     agent = Agent(
@@ -265,6 +316,8 @@ def test_it_stands_inside_an_agent() -> None:
 
 _CONTINUOUS = BoundedTensorSpec((2,), tf.float32, -1.0, 1.0)
 _DISCRETE = BoundedTensorSpec((), tf.int64, 0, 2)
+_SHARED = EpsilonGreedy(0.1)
+_MASKED = [member("dqn"), member("dqn", observation_and_action_constraint_splitter=lambda seen: (seen, seen))]
 
 
 @pytest.mark.parametrize(
@@ -276,9 +329,13 @@ _DISCRETE = BoundedTensorSpec((), tf.int64, 0, 2)
         (_DISCRETE, [member("dqn")], {"decision": "vote"}, "'vote' is none: use one of 'single'"),
         (_DISCRETE, [member("dqn")], {"decider": 1}, "decider=1 is the number of no member: these are 0 to 0"),
         (_DISCRETE, [member("dqn")], {"decider": -1}, "decider=-1 is the number of no member"),
+        (_DISCRETE, [member("dqn")], {"decider": 0.0}, "decider=0.0 is the number of no member"),
+        (_DISCRETE, [lambda **specs: None], {}, "None was made where an algorithm was to be"),
+        (_DISCRETE, [member("dqn", exploration=_SHARED)] * 2, {}, "members share an exploration"),
+        (_DISCRETE, _MASKED, {}, "members see different masks of actions"),
         (_DISCRETE, [member("dqn")], {"decision": "mean"}, "use decision='majority'"),
         (_CONTINUOUS, [member("sac")], {"decision": "majority"}, "use decision='mean'"),
-        (_CONTINUOUS, [member("sac"), member("sarsa")], {}, "SarsaAlgorithm learns from what it has decided itself"),
+        (_CONTINUOUS, [member("sac"), member("sarsa")], {}, "SarsaAlgorithm is not made to learn from what others"),
         (_DISCRETE, [OneStepTDLoss], {}, "EnsembleAlgorithm.members=OneStepTDLoss makes no algorithm"),
         (_DISCRETE, [member("dqn", reward_shaping_fn=tf.sign)], {}, "does not use the reward_shaping_fn"),
     ],
