@@ -51,6 +51,16 @@ def ensemble(env: Any, *members: Callable[..., Any], **settings: Any) -> Ensembl
     return EnsembleAlgorithm(*specs_of(env), members=members, **settings)
 
 
+def collect_and_train(env: Any, algorithm: Any) -> None:
+    """A segment, and an update on samples of it."""
+    driver = SyncOffPolicyDriver(env, algorithm, 8, exp_replayer="uniform", random_seed=5)
+    try:
+        driver.run()
+        algorithm.train(1, 8, 2, whole_replay_buffer_training=False)
+    finally:
+        driver.stop()
+
+
 def always(action: int) -> Callable[..., Any]:
     """Makes a DQN that always takes `action`."""
 
@@ -266,12 +276,7 @@ def test_norms_of_all_members_are_reported() -> None:
     env = environment(4, ActionType.Continuous)
     algorithm = ensemble(env, member("td3"), member("td3"), decision="mean")
     algorithm.set_summary_settings(summarize_grads_and_vars=True)
-    driver = SyncOffPolicyDriver(env, algorithm, 8, exp_replayer="uniform", random_seed=5)
-    try:
-        driver.run()
-        algorithm.train(1, 8, 2, whole_replay_buffer_training=False)
-    finally:
-        driver.stop()
+    collect_and_train(env, algorithm)
     norms = [name for name in algorithm.last_train_metrics if name.startswith("grad_norm/")]
     assert len(norms) == sum(len(variables) for _, variables in algorithm.optimized_variables())
 
@@ -285,15 +290,8 @@ def test_an_entropy_target_of_several_distributions_is_refused() -> None:
         enforce_entropy_target=True,
         entropy_target_cls=EntropyTargetAlgorithm,
     )
-    driver = SyncOffPolicyDriver(env, agent, 8, exp_replayer="uniform", random_seed=5)
-    try:
-        driver.run()
-        with pytest.raises(
-            ValueError, match="needs one action_distribution in the info of EnsembleAlgorithm, which has 2"
-        ):
-            agent.train(1, 8, 2, whole_replay_buffer_training=False)
-    finally:
-        driver.stop()
+    with pytest.raises(ValueError, match="needs one action_distribution in the info of EnsembleAlgorithm, which has 2"):
+        collect_and_train(env, agent)
 
 
 def test_it_stands_inside_an_agent() -> None:
@@ -302,12 +300,7 @@ def test_it_stands_inside_an_agent() -> None:
         *specs_of(env),
         rl_algorithm_cls=lambda **specs: EnsembleAlgorithm(**specs, members=[member("dqn")] * 3, decision="majority"),
     )
-    driver = SyncOffPolicyDriver(env, agent, 8, exp_replayer="uniform", random_seed=5)
-    try:
-        driver.run()
-        agent.train(2, 8, 2, whole_replay_buffer_training=False)
-    finally:
-        driver.stop()
+    collect_and_train(env, agent)
     assert {"member0/epsilon", "member2/epsilon"} <= set(agent.last_train_metrics)
     assert set(agent._rl_algorithm.outputs(zeros_from_spec(agent.time_step_spec, 2), ())) == {
         f"member{i}/q_values" for i in range(3)
