@@ -93,12 +93,12 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         _check_constructors(name, members)
         made = [_member(name, make, observation_spec, action_spec, debug_summaries) for make in members]
         _check_decision(name, made, decision, decider, action_spec)
-        in_turns = decision == ROUND_ROBIN
+        turn = BoundedTensorSpec([], tf.int32, 0, len(made) - 1, "turn") if decision == ROUND_ROBIN else ()
         super().__init__(
             observation_spec,
             action_spec,
-            train_state_spec=_state([m.train_state_spec for m in made], in_turns),
-            predict_state_spec=_state([m.predict_state_spec for m in made], in_turns),
+            train_state_spec=_state([m.train_state_spec for m in made], turn),
+            predict_state_spec=_state([m.predict_state_spec for m in made], turn),
             optimizer=optimizer,
             gradient_clipping=gradient_clipping,
             clip_by_global_norm=clip_by_global_norm,
@@ -130,7 +130,7 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
     def _decided(self, time_step: ActionTimeStep, state: Nest, act: Callable[[Any, Nest], PolicyStep]) -> PolicyStep:
         steps = [
             act(member, remembered) if self._is_asked(number, remembered) else PolicyStep((), (), ())
-            for number, (member, remembered) in enumerate(zip(self._members, self._states(state), strict=True))
+            for number, (member, remembered) in enumerate(self._remembering(state))
         ]
         actions = [step.action for step in steps]
         turn: Any = ()
@@ -142,29 +142,27 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
             action = in_turn(actions, now)
         else:
             action = majority(actions) if self._decision == MAJORITY else mean(actions)
-        return PolicyStep(action, _state([step.state for step in steps], turn=turn), ())
+        return PolicyStep(action, _state([step.state for step in steps], turn), ())
 
     def _is_asked(self, number: int, remembered: Nest) -> bool:
         """Whether a member acts: one that does not decide needs not, unless it remembers what it has seen."""
         return self._decision != SINGLE or number == self._decider or not is_stateless(remembered)
 
-    def _states(self, state: Nest) -> Sequence[Nest]:
-        """What each member remembers."""
-        return state.members if isinstance(state, EnsembleState) else ((),) * len(self._members)
+    def _remembering(self, state: Nest) -> list[tuple[Any, Nest]]:
+        """Each member with what it remembers."""
+        states = state.members if isinstance(state, EnsembleState) else ((),) * len(self._members)
+        return list(zip(self._members, states, strict=True))
 
     def convert_train_state_to_predict_state(self, state: Nest) -> Nest:
         """The members'."""
-        converted = [
-            member.convert_train_state_to_predict_state(remembered)
-            for member, remembered in zip(self._members, self._states(state), strict=True)
-        ]
-        return _state(converted, turn=state.turn if isinstance(state, EnsembleState) else ())
+        converted = [m.convert_train_state_to_predict_state(remembered) for m, remembered in self._remembering(state)]
+        return _state(converted, state.turn if isinstance(state, EnsembleState) else ())
 
     def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
         """The members', by their numbers."""
         return {
             f"member{number}/{key}": value
-            for number, (member, remembered) in enumerate(zip(self._members, self._states(state), strict=True))
+            for number, (member, remembered) in enumerate(self._remembering(state))
             for key, value in member.outputs(time_step, remembered).items()
         }
 
@@ -202,13 +200,12 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
 
     def state_for_learning(self, state: Nest) -> Nest:
         """The members'."""
-        states = zip(self._members, self._states(state), strict=True)
-        return EnsembleState(members=tuple(member.state_for_learning(remembered) for member, remembered in states))
+        states = [member.state_for_learning(remembered) for member, remembered in self._remembering(state)]
+        return EnsembleState(members=tuple(states))
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The members' train_steps."""
-        states = zip(self._members, self._states(state), strict=True)
-        steps = [member.train_step(inputs, remembered) for member, remembered in states]
+        steps = [member.train_step(inputs, remembered) for member, remembered in self._remembering(state)]
         after = EnsembleState(members=tuple(step.state for step in steps))
         return PolicyStep(inputs.action, after, tuple(step.info for step in steps))
 
@@ -283,10 +280,8 @@ def _check_decision(name: str, members: Sequence[Any], decision: str, decider: i
         )
 
 
-def _state(members: Sequence[Nest], in_turns: bool = False, turn: Nest = ()) -> Nest:
+def _state(members: Sequence[Nest], turn: Nest = ()) -> Nest:
     """The state of an ensemble, or its spec, with those of its members; `()` where that is nothing."""
-    if in_turns:
-        turn = BoundedTensorSpec([], tf.int32, 0, len(members) - 1, "turn")
     state = EnsembleState(members=tuple(members), turn=turn)
     return () if is_stateless(state) else state
 
