@@ -131,6 +131,17 @@ def left_out(root: Any, path: str, acts_only: bool = False) -> tuple[list[str], 
     return sorted(left[k] for k in left if k in inside), sorted(left[k] for k in left if k not in inside)
 
 
+def lacking(root: Any, path: str) -> list[tf.Variable]:
+    """The variables of an algorithm of this program that a checkpoint holds nothing for.
+
+    Args:
+      root: the algorithm of the run.
+      path: of a checkpoint that can be read.
+    """
+    objects = StoredObjects(tf.train.load_checkpoint(path))
+    return [variable for _, variable, key in variables_below(root, objects, objects.algorithm) if key is None]
+
+
 def _standing_for(wanted: Callable[[Any], bool], root: Any, objects: StoredObjects, node: int | None) -> Iterator[int]:
     """What stands in the checkpoint for the wanted objects below one of this program."""
     seen: set[int] = set()

@@ -17,8 +17,9 @@ from absl import logging
 from alf.metrics.agent_episodes import AgentEpisodes
 from alf.metrics.metrics import StepMetric
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR, checkpoint_name, files_of, leftovers
-from alf.trainers.checkpoint_objects import left_out, unfit_behaviors
+from alf.trainers.checkpoint_objects import lacking, left_out, unfit_behaviors
 from alf.trainers.counters import Counters as Counters
+from alf.trainers.optimizer_settings import are_settings
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record, RunIndex, now
 from alf.utils.files import sync
@@ -262,7 +263,7 @@ class Checkpointer:
     def _restore(self, record: Record) -> str:
         path = os.path.join(self._root_dir, record.prefix())
         try:
-            self._present(path).read(path).assert_existing_objects_matched()
+            self._read(path)
         except (AssertionError, ValueError) as e:
             unfit = unfit_behaviors(self._objects.get("algorithm"), path)
             whose = f" (of the behavior {', '.join(map(repr, unfit))})" if unfit else ""
@@ -273,6 +274,17 @@ class Checkpointer:
         self._tell_left_out(path)
         self._at = record.step
         return path
+
+    def _read(self, path: str) -> None:
+        """Raises AssertionError or ValueError where the run has what the checkpoint lacks, but for settings of optimisers."""
+        present = self._present(path)
+        try:
+            tf.train.Checkpoint(**present).read(path).assert_existing_objects_matched()
+        except AssertionError:
+            algorithm = present.pop("algorithm", None)
+            if algorithm is None or not are_settings(lacking(algorithm, path), algorithm):
+                raise
+            tf.train.Checkpoint(**present).read(path).assert_existing_objects_matched()
 
     def _tell_left_out(self, path: str) -> None:
         """Raises CheckpointError where networks were larger at the checkpoint; warns of what else the run has no more."""
@@ -289,17 +301,15 @@ class Checkpointer:
                 "Checkpoint %s also holds what this run has not and goes on without: %s.", path, _some(elsewhere)
             )
 
-    def _present(self, path: str) -> tf.train.Checkpoint:
+    def _present(self, path: str) -> dict[str, Any]:
         """The objects to restore from `path`: checkpoints of earlier versions have none of some."""
         there = {key.split("/")[0] for key, _ in tf.train.list_variables(path)}
         missing = (_ADDED_LATER & set(self._objects)) - there
-        if not missing:
-            return self._checkpoint
-        logging.warning(
-            "Checkpoint %s is of an earlier version and holds no %s.", path, " and no ".join(sorted(missing))
-        )
-        present = {name: value for name, value in self._objects.items() if name not in missing}
-        return tf.train.Checkpoint(**present)
+        if missing:
+            logging.warning(
+                "Checkpoint %s is of an earlier version and holds no %s.", path, " and no ".join(sorted(missing))
+            )
+        return {name: value for name, value in self._objects.items() if name not in missing}
 
     # ---- saving ----
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -21,8 +22,7 @@ class OptimizerSettings:
         """Notes the settings of the optimisers below `root`, whose variables exist and were not restored yet."""
         self._noted = [
             (f"{name_of(optimizer)}.{name}", variable, variable.numpy())
-            for optimizer in tf.train.TrackableView(root).descendants()
-            for name, variable in _settings(optimizer)
+            for optimizer, name, variable in _settings_below(root)
         ]
 
     def put_back(self) -> None:
@@ -33,16 +33,28 @@ class OptimizerSettings:
                 variable.assign(value)
 
 
+def are_settings(variables: Iterable[tf.Variable], root: Any) -> bool:
+    """Whether all of these variables are settings of optimisers below `root`, which a checkpoint need not have.
+
+    A constant learning rate is one: it is in no checkpoint of a run whose rate followed a schedule.
+    """
+    settings = {id(variable) for _, _, variable in _settings_below(root)}
+    # Where new optimisers of Keras keep what their schedule gave last.
+    settings |= {id(getattr(o, "_current_learning_rate", None)) for o in tf.train.TrackableView(root).descendants()}
+    return settings.issuperset(map(id, variables))
+
+
 def name_of(optimizer: Any) -> str:
     """The name of an optimiser; Keras has it in two places."""
     return str(optimizer.name if isinstance(optimizer, tf.keras.optimizers.Optimizer) else optimizer._name)
 
 
-def _settings(optimizer: Any) -> list[tuple[str, tf.Variable]]:
-    if isinstance(optimizer, _LEGACY):
-        found = optimizer._hyper
-    elif isinstance(optimizer, tf.keras.optimizers.Optimizer):
-        found = {"learning_rate": optimizer._learning_rate}
-    else:
-        found = {}
-    return [(name, value) for name, value in found.items() if isinstance(value, tf.Variable)]
+def _settings_below(root: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
+    for optimizer in tf.train.TrackableView(root).descendants():
+        if isinstance(optimizer, _LEGACY):
+            found = optimizer._hyper
+        elif isinstance(optimizer, tf.keras.optimizers.Optimizer):
+            found = {"learning_rate": optimizer._learning_rate}
+        else:
+            continue
+        yield from ((optimizer, name, value) for name, value in found.items() if isinstance(value, tf.Variable))

@@ -12,6 +12,7 @@ from alf.algorithms.agent import Agent
 from alf.algorithms.normalization import ObservationNormalizer
 from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from alf.trainers.run_report import learning_rate
 
 pytestmark = pytest.mark.slow
 
@@ -66,10 +67,31 @@ def test_the_numbers_of_an_optimiser_are_those_of_the_configuration(optimizer, s
     assert "learning_rate was 0.01 at the checkpoint and is" in "\n".join(logged)
 
 
+@pytest.mark.parametrize("optimizer", [LEGACY.Adam, tf.keras.optimizers.Adam], ids=["Adam", "Keras"])
+@pytest.mark.parametrize("constant", ["before", "after"])
+def test_a_schedule_and_a_constant_learning_rate_take_turns(optimizer, constant, train):
+    schedule = tf.keras.optimizers.schedules.PolynomialDecay(1e-2, decay_steps=1000, end_learning_rate=0.0)
+    rates = [1e-4, schedule] if constant == "before" else [schedule, 1e-4]
+    made, other = optimizer(rates[0]), optimizer(rates[1])
+    train(2, made)
+    assert train(4, other).counters.iterations == 4
+    updates = int(other.iterations)
+    assert updates == 2 * int(made.iterations), "the optimiser itself goes on"
+    rate = 1e-2 * (1 - updates / 1000) if constant == "before" else 1e-4
+    # New optimisers of Keras tell the rate of their last step, the others that of the next.
+    assert learning_rate(other) == pytest.approx(rate, abs=1.1e-5 if constant == "before" else None)
+
+
 def test_a_network_that_lacks_a_layer_is_told(train):
     train(1, LEGACY.Adam(1e-3), layers=(8, 8))
     with pytest.raises(CheckpointError, match=r"networks are others.*_value_network/.*kernel"):
         train(2, LEGACY.Adam(1e-3), layers=(8,))
+
+
+def test_a_layer_that_the_checkpoint_lacks_is_told_also_beside_another_learning_rate(train):
+    train(1, LEGACY.Adam(tf.keras.optimizers.schedules.PolynomialDecay(1e-2, 1000)), layers=(8,))
+    with pytest.raises(CheckpointError, match="does not fit this run"):
+        train(2, LEGACY.Adam(1e-3), layers=(8, 8))
 
 
 def test_what_a_run_has_no_more_is_told(train, logged):
