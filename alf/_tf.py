@@ -116,19 +116,25 @@ logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 # What TensorFlow merges into one operation with oneDNN: products with the bias and the activation after them.
 _FUSING = "remapping"
+# Whether alf has it merged; None where it has not said yet.
+_merged: bool | None = None
 
 
-def _leave_activations_alone() -> None:
-    """Keeps a product and the activation after it two operations where oneDNN computes them, unless the program set it.
+def merge_activations(wanted: bool) -> None:
+    """Makes one operation of a product and the activation after it where oneDNN computes them, unless the program set it.
 
-    As one, oneDNN takes 3.7 ns for a tanh (AVX2), TensorFlow's own operation 0.6: of a minibatch through layers of 64 a
-    third. Without oneDNN TensorFlow never merges these two, and gains by what it does merge.
+    In float32 oneDNN takes 3.7 ns for a tanh then (AVX2), TensorFlow's own operation 0.6: of a minibatch through layers of
+    64 a third. In bfloat16 TensorFlow's own activations are the slow ones. Without oneDNN TensorFlow never merges these
+    two, and gains by what it does merge.
     """
-    if _pywrap_util_port.IsMklEnabled() and _FUSING not in tf.config.optimizer.get_experimental_options():
-        tf.config.optimizer.set_experimental_options({_FUSING: False})
+    global _merged
+    in_force = tf.config.optimizer.get_experimental_options().get(_FUSING)
+    if _pywrap_util_port.IsMklEnabled() and in_force == _merged:
+        tf.config.optimizer.set_experimental_options({_FUSING: wanted})
+        _merged = wanted
 
 
-_leave_activations_alone()
+merge_activations(False)
 # GPUs would round the factors of products to ten bits; `TrainerConfig.mixed_precision` lets them.
 tf.config.experimental.enable_tensor_float_32_execution(False)
 

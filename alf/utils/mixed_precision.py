@@ -16,6 +16,7 @@ from absl import logging
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.eager import context
 
+from alf import _tf
 from alf.utils.devices import has_gpu
 
 _OPTION = "auto_mixed_precision_onednn_bfloat16"
@@ -53,6 +54,7 @@ def use(wanted: bool) -> None:
         )
     if possible != in_force():
         tf.config.optimizer.set_experimental_options({_OPTION: possible})
+        _tf.merge_activations(possible)
 
 
 def in_force() -> bool:
