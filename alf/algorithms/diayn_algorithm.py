@@ -11,6 +11,7 @@ import tensorflow as tf
 from alf.algorithms import curiosity
 from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo, Transition
 from alf.data_structures import AlgorithmStep, Nest
+from alf.utils.common import check_sizes
 
 
 @gin.configurable(module="alf")
@@ -43,8 +44,9 @@ class DIAYNAlgorithm(CuriosityAlgorithm):
           name: name of the algorithm.
 
         Raises:
-          ValueError: a feature is no vector, and there is no `discriminator_net` that takes it.
+          ValueError: a size is below 1; or a feature is no vector, and there is no `discriminator_net` that takes it.
         """
+        check_sizes(num_of_skills=num_of_skills, hidden_size=hidden_size)
         super().__init__(reward_adapt_speed, name=name)
         self._num_of_skills = num_of_skills
         self._encoding_net = encoding_net

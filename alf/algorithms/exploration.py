@@ -66,7 +66,8 @@ class LinearSchedule(tf.Module):
     def __call__(self) -> tf.Tensor:
         """float32 []: the number now."""
         share = tf.minimum(tf.cast(tf.convert_to_tensor(self._clock), tf.float32) / self._decay_steps, 1.0)
-        return self._initial + (self._final - self._initial) * share
+        # Not the first and a part of the difference, which is rounded: it ends where it is to end.
+        return self._initial * (1.0 - share) + self._final * share
 
     def claim(self, owner: str) -> None:
         """Has the clock be that of `owner`, which lets it go on.

@@ -9,6 +9,7 @@ from tf_agents.specs import tensor_spec
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.utils import rng
+from alf.utils.common import check_sizes
 
 GoalState = namedtuple("GoalState", ["goal"], default_value=())
 GoalInfo = namedtuple("GoalInfo", ["goal", "reward", "loss"], default_value=())
@@ -30,7 +31,11 @@ class RandomCategoricalGoalGenerator(RLAlgorithm):
           observation_spec: nest of specs of one observation; goals do not depend on it.
           num_of_goals: how many goals there are.
           name: name of the algorithm.
+
+        Raises:
+          ValueError: there is no goal.
         """
+        check_sizes(num_of_goals=num_of_goals)
         goal_spec = tensor_spec.BoundedTensorSpec((num_of_goals,), tf.float32, 0.0, 1.0, "goal")
         super().__init__(
             observation_spec,

@@ -12,6 +12,7 @@ from alf.algorithms import curiosity
 from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo, Transition
 from alf.algorithms.network_kinds import number_of_actions
 from alf.data_structures import AlgorithmStep, Nest
+from alf.utils.common import check_sizes
 
 
 def _width(spec: Any) -> int:
@@ -86,8 +87,9 @@ class ICMAlgorithm(CuriosityAlgorithm):
           name: name of the algorithm.
 
         Raises:
-          ValueError: a feature is no vector.
+          ValueError: `hidden_size` is below 1, or a feature is no vector.
         """
+        check_sizes(hidden_size=hidden_size)
         super().__init__(reward_adapt_speed, name=name)
         feature = curiosity.vector_spec(name, feature_spec)
         self._action_spec = action_spec

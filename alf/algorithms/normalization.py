@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,11 @@ class LearnerStatistics(tf.Module, abc.ABC):
 
     def __init__(self, tensor_spec: Nest, normalizer_cls: Callable[..., Normalizer], name: str) -> None:
         super().__init__(name=name)
+        if "tensor_spec" not in inspect.signature(normalizer_cls).parameters:
+            raise ValueError(
+                f"{name}: normalizer_cls={normalizer_cls.__name__} takes no spec: give RunningNormalizer, AdaptiveNormalizer "
+                "or WindowNormalizer, which do for a single number too."
+            )
         self._tensor_spec = tensor_spec
         self._normalizer = normalizer_cls(tensor_spec)
         self._pending = RunningMoments(tensor_spec)
@@ -85,8 +91,13 @@ class ObservationNormalizer(LearnerStatistics):
           name: name of the module.
           fields: dotted paths of what is normalised in a nested observation; by default all of it. Masks of actions are
             to be left out.
+
+        Raises:
+          ValueError: there are no fields, or `normalizer_cls` is none for specs.
         """
         self._names = None if fields is None else tuple(fields)
+        if self._names == ():
+            raise ValueError(f"{name}: fields=[] names nothing to normalise: name some, or leave the normaliser out.")
         super().__init__(self._taken(observation_spec), normalizer_cls, name)
         self._clip_value = clip_value
 

@@ -127,7 +127,7 @@ class ParameterNoise(Exploration):
 
 def action_distance(one: tf.Tensor, other: tf.Tensor, half_range: Any) -> tf.Tensor:
     """The root mean square of the difference of actions [B, ...], in halves of their range."""
-    return tf.sqrt(tf.reduce_mean(tf.square((one - other) / half_range)))
+    return tf.sqrt(tf.reduce_mean(tf.square(tf.math.divide_no_nan(one - other, half_range))))
 
 
 def value_distance(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:

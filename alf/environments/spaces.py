@@ -193,4 +193,7 @@ def _box_action_spec(space: spaces.Box, name: str) -> array_spec.BoundedArraySpe
     low, high = _float32_bounds(space)
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+    # No float32 lies between them, as where both are the same: the nearest, which the environment gets clipped.
+    nearest, none = space.low.astype(np.float32), low > high
+    low, high = np.where(none, nearest, low), np.where(none, nearest, high)
     return array_spec.BoundedArraySpec(space.shape, np.float32, low, high, name)

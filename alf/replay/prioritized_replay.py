@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gin
@@ -49,7 +50,7 @@ class PrioritizedReplay(UniformReplay):
         """
         # Said here, so that a binding of UniformReplay's is not taken, and is listed as without use.
         super().__init__(experience_spec, num_streams, balanced=False)
-        if alpha < 0 or not 0 <= beta <= 1 or beta_iterations < 0 or epsilon <= 0:
+        if not 0 <= alpha < math.inf or not 0 <= beta <= 1 or beta_iterations < 0 or not 0 < epsilon < math.inf:
             raise ValueError(
                 f"PrioritizedReplay needs alpha >= 0, beta in [0, 1], beta_iterations >= 0 and epsilon > 0; got {alpha}, "
                 f"{beta}, {beta_iterations} and {epsilon}."

@@ -16,6 +16,9 @@ from alf.utils import nest_utils
 from alf.utils.devices import for_host, on_host
 from alf.utils.tracing import Traced
 
+# TensorFlow makes empty tensors by sizes of int32.
+_LONGEST = 2**31 - 1
+
 
 @gin.configurable(module="alf")
 class ReplayBuffer:
@@ -57,20 +60,29 @@ class ReplayBuffer:
             same with other values, in TensorFlow. Step types and ids stay what they are.
 
         Raises:
-          ValueError: a size is below 1, or there are no such stacks.
+          ValueError: a size is below 1, or larger than the machine takes, or there are no such stacks.
         """
         if num_environments < 1 or max_length < 1:
             raise ValueError(
                 f"ReplayBuffer needs num_environments and max_length of at least 1, got {num_environments} and {max_length}."
             )
+        if max(num_environments, max_length) > _LONGEST:
+            raise ValueError(f"ReplayBuffer.max_length={max_length} must be at most {_LONGEST}.")
         self.num_environments, self.max_length = num_environments, max_length
         self._spec = data_spec._replace(bootstrap=())
         self._frames = FrameStacks(frame_stack, frame_axis, self._spec)
         self._until_ends = store_transitions_only_when_episodes_are_terminated
         self._before_storing = before_storing
         self.index = StreamIndex(num_environments, max_length, frame_stack - 1, self._until_ends)
-        with on_host():
-            self._storage = [_ring(num_environments * max_length, s) for s in self._frames.stored_specs()]
+        try:
+            with on_host():
+                self._storage = [_rings(num_environments, max_length, s) for s in self._frames.stored_specs()]
+        except tf.errors.ResourceExhaustedError:
+            raise ValueError(
+                f"ReplayBuffer.max_length={max_length} of {num_environments} environments takes "
+                f"{num_environments * max_length * self.step_bytes / 2**30:.1f} GiB, which this machine does not have: lower it; "
+                "of stacked pictures ReplayBuffer.frame_stack stores each frame once."
+            ) from None
         # Which rows hold the end of an episode.
         self._ends = np.zeros(num_environments * max_length, bool)
         # By the leading axes of a batch, of which a run has few.
@@ -338,7 +350,8 @@ def _read(variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
     return tf.reshape(flat, [-1, rows.shape[1], *variable.shape[1:]])
 
 
-def _ring(rows: int, spec: tf.TensorSpec) -> tf.Variable:
+def _rings(streams: int, length: int, spec: tf.TensorSpec) -> tf.Variable:
+    """The rows of all rings, one behind the other, [streams * length, shape of the spec]."""
     # Memory that is not filled is not taken from the machine before it is written.
-    empty = tf.raw_ops.Empty(shape=[rows, *spec.shape], dtype=spec.dtype)
-    return tf.Variable(empty, trainable=False)
+    empty = tf.raw_ops.Empty(shape=[streams, length, *spec.shape], dtype=spec.dtype)
+    return tf.Variable(tf.reshape(empty, tf.constant([streams * length, *spec.shape], tf.int64)), trainable=False)

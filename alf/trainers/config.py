@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -259,9 +260,10 @@ class TrainerConfig:
                 "TrainerConfig.exact_resume with a replay memory needs checkpoint_replay=True: a resumed run goes on with it."
             )
         rate = values["samples_per_insert"]
-        if rate is not None and (rate <= 0 or values["whole_replay_buffer_training"]):
+        if rate is not None and (not 0 < rate < math.inf or values["whole_replay_buffer_training"]):
             raise ValueError(
-                f"TrainerConfig.samples_per_insert={rate} must be above 0, and is for whole_replay_buffer_training=False."
+                f"TrainerConfig.samples_per_insert={rate} must be above 0 and finite, and is for "
+                "whole_replay_buffer_training=False."
             )
         if values["burn_in_length"] and values["whole_replay_buffer_training"]:
             raise ValueError(

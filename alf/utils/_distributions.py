@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 from tf_agents.distributions import utils as tfa_distributions
@@ -64,19 +65,34 @@ def sum_event(x: tf.Tensor, event_ndims: int) -> tf.Tensor:
     return tf.reduce_sum(x, list(range(-event_ndims, 0))) if event_ndims else x
 
 
+def _magnitudes(squash: Any) -> np.ndarray:
+    """Half the range of each component of an action, 1 of those that can take one value only."""
+    magnitudes = np.asarray(squash.action_magnitudes)
+    return np.where(magnitudes > 0, magnitudes, 1)
+
+
+def _sum_over_action(x: tf.Tensor, normal: _Normal) -> tf.Tensor:
+    """The sum over the components of an action, without those that can take one value only: that has probability 1."""
+    if normal.squash is not None:
+        varies = np.asarray(normal.squash.action_magnitudes) > 0
+        if not varies.all():
+            x = tf.where(varies, x, 0.0)
+    return sum_event(x, normal.event_ndims)
+
+
 def _log_slope(squash: Any, u: tf.Tensor) -> tf.Tensor:
     """Log of the derivative of magnitude * tanh at u, without cancellation for large |u|."""
-    magnitudes = tf.convert_to_tensor(squash.action_magnitudes, u.dtype)
+    magnitudes = tf.convert_to_tensor(_magnitudes(squash), u.dtype)
     return 2.0 * (math.log(2.0) - u - tf.nn.softplus(-2.0 * u)) + tf.math.log(magnitudes)
 
 
 def _normal_log_prob(normal: _Normal, action: tf.Tensor) -> tf.Tensor:
     squash, x = normal.squash, action
     if squash is not None:
-        y = (action - squash.action_means) / squash.action_magnitudes
+        y = (action - squash.action_means) / _magnitudes(squash)
         x = tf.math.atanh(tf.clip_by_value(y, -_MAX_TANH, _MAX_TANH))
     log_prob = -0.5 * tf.square((x - normal.loc) / normal.scale) - tf.math.log(normal.scale) - _HALF_LOG_2PI
-    return sum_event(log_prob if squash is None else log_prob - _log_slope(squash, x), normal.event_ndims)
+    return _sum_over_action(log_prob if squash is None else log_prob - _log_slope(squash, x), normal)
 
 
 def _normal_sample(normal: _Normal, seed: tf.Tensor) -> tf.Tensor:
@@ -95,7 +111,7 @@ def _normal_entropy(normal: _Normal, seed: tf.Tensor | None) -> tf.Tensor:
     if normal.squash is not None:
         # The normal's part is exact; only the squashing's mean log slope is estimated, by one sample.
         entropy += _log_slope(normal.squash, _normal_sample(normal, seed))
-    return sum_event(entropy, normal.event_ndims)
+    return _sum_over_action(entropy, normal)
 
 
 def _categorical_log_prob(log_probs: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
@@ -188,7 +204,7 @@ def sample_with_log_prob(dist: Any, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     density = _normal_log_prob(normal._replace(squash=None, event_ndims=0), x)
     if normal.squash is not None:
         density -= _log_slope(normal.squash, x)
-    return _squashed(normal, x), sum_event(density, normal.event_ndims)
+    return _squashed(normal, x), _sum_over_action(density, normal)
 
 
 def log_probs(dist: Any) -> tf.Tensor:

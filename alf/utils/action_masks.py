@@ -66,11 +66,18 @@ class ActionMasks:
         """What networks see of an observation."""
         return observation if self._splitter is None else self._splitter(observation)[0]
 
-    def allowed(self, observation: Nest) -> tf.Tensor | None:
-        """What is allowed, bool [..., number of actions], at least one action a row; None without masks."""
+    def allowed(self, observation: Nest, there: tf.Tensor | None = None) -> tf.Tensor | None:
+        """What is allowed, bool [..., number of actions], at least one action a row; None without masks.
+
+        Args:
+          observation: of the rows.
+          there: bool, which actions there are, where masks of its shape also speak of others.
+        """
         if self._splitter is None:
             return None
         mask = tf.cast(self._splitter(observation)[1], tf.bool)
+        if there is not None and mask.shape.rank == there.shape.rank and mask.shape[-1] == there.shape[-1]:
+            return allowed_of(mask, there)
         return tf.logical_or(mask, tf.logical_not(tf.reduce_any(mask, -1, keepdims=True)))
 
     def values(self, values: tf.Tensor, observation: Nest) -> tf.Tensor:
@@ -88,16 +95,24 @@ class ActionMasks:
         Raises:
           ValueError: it is of another kind, or the mask of another size.
         """
-        allowed = self.allowed(observation)
-        if allowed is None:
+        if not self.present:
             return distribution
         if not isinstance(distribution, tfp.distributions.Categorical):
             raise ValueError(
                 f"Only a choice among single discrete actions can be masked, not {type(distribution).__name__}: leave out "
                 "observation_and_action_constraint_splitter."
             )
-        logits = forbid(distribution.logits_parameter(), allowed)
+        logits = distribution.logits_parameter()
+        # Of several choices, smaller ones have FORBIDDEN in the place of what they do not have.
+        allowed = self.allowed(observation, logits > FORBIDDEN if logits.shape.rank > 2 else None)
+        logits = forbid(logits, allowed)
         return tfp.distributions.Categorical(logits=logits, dtype=distribution.dtype)
+
+
+def allowed_of(mask: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
+    """What a mask allows of what is `there`, all bool [..., A]; all of that where it allows nothing."""
+    mask = tf.logical_and(mask, there)
+    return tf.where(tf.reduce_any(mask, -1, keepdims=True), mask, there)
 
 
 def forbid(values: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:

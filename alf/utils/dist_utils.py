@@ -178,11 +178,16 @@ def _ranges(spec: Any) -> np.ndarray:
     return np.broadcast_to(span, spec.shape.as_list())
 
 
+def _log_of(span: np.ndarray) -> np.ndarray:
+    """The logarithms of ranges, 0 for what can take one value only."""
+    return np.log(np.where(span > 0.0, span, 1.0))
+
+
 def calc_default_target_entropy(spec: Any, min_prob: float = 0.01) -> float:
     """The entropy of a policy that is nearly sure, nats: the sum over the components of an action.
 
     A continuous component is uniform over the share `min_prob` of its range. A discrete one takes its best value with
-    probability 1 - min_prob, and the others alike.
+    probability 1 - min_prob, and the others alike. What can take one value only adds nothing.
 
     Args:
       spec: bounded spec of an action, one leaf.
@@ -190,7 +195,7 @@ def calc_default_target_entropy(spec: Any, min_prob: float = 0.01) -> float:
     """
     span = _ranges(spec)
     if not spec.dtype.is_integer:
-        return float(np.sum(np.log(span) + math.log(min_prob)))
+        return float(np.sum(np.where(span > 0.0, _log_of(span) + math.log(min_prob), 0.0)))
     others = np.maximum(span, 1.0)
     entropy = min_prob * (np.log(others) - math.log(min_prob)) - (1.0 - min_prob) * math.log(1.0 - min_prob)
     return float(np.sum(np.where(span > 0.0, entropy, 0.0)))
@@ -204,7 +209,7 @@ def calc_default_max_entropy(spec: Any, fraction: float = 0.8) -> float:
       fraction: of the entropy of the uniform policy; a negative one is divided by it instead.
     """
     span = _ranges(spec)
-    uniform = float(np.sum(np.log(span + 1.0 if spec.dtype.is_integer else span)))
+    uniform = float(np.sum(_log_of(span + 1.0 if spec.dtype.is_integer else span)))
     return min(fraction * uniform, uniform / fraction)
 
 

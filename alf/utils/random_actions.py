@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from alf.data_structures import Nest
 from alf.utils import rng
-from alf.utils.action_masks import draw_allowed
+from alf.utils.action_masks import allowed_of, draw_allowed
 
 
 def random_actions(action_spec: Nest, rows: tf.Tensor, allowed: tf.Tensor | None = None) -> Nest:
@@ -30,8 +30,8 @@ def _sample_allowed(spec: Any, allowed: tf.Tensor) -> tf.Tensor:
     """[B, ...] uniform over what `allowed` allows, numbered as networks do, from 0 on."""
     # Where the mask of a row says nothing, not what smaller components do not have.
     there = np.arange(allowed.shape[-1]) <= np.asarray(spec.maximum - spec.minimum)[..., np.newaxis]
-    allowed = tf.logical_and(allowed, there)
-    return tf.cast(tf.reshape(draw_allowed(allowed, rng.next_seed()), [-1, *spec.shape]), spec.dtype)
+    drawn = draw_allowed(allowed_of(allowed, there), rng.next_seed())
+    return tf.cast(tf.reshape(drawn, [-1, *spec.shape]), spec.dtype)
 
 
 def _sample(spec: Any, rows: tf.Tensor) -> tf.Tensor:

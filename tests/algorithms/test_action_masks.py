@@ -294,6 +294,20 @@ def test_random_actions_of_every_shape_are_allowed_ones(action: tuple[int, ...],
     assert np.take_along_axis(allowed.reshape(300, -1, 3), drawn.reshape(300, -1, 1), -1).all()
 
 
+def test_a_mask_that_allows_only_what_a_component_does_not_have_allows_all_that_it_has() -> None:
+    """Of 3 and 2 choices: the mask's last entry is for a third choice of the second component."""
+    mask = tf.repeat(tf.constant([[[0, 1, 1], [0, 0, 1]]], tf.int32), 300, 0)
+    there = tf.constant([[True, True, True], [True, True, False]])
+    plain = tfp.distributions.Categorical(logits=tf.tile(tf.where(there, 0.0, FORBIDDEN)[tf.newaxis], [300, 1, 1]))
+    spec = tensor_spec.BoundedTensorSpec((2,), tf.int64, 0, [2, 1])
+    with rng.scope(tf.constant([1, 2])):
+        masked = ActionMasks(split_mask).distribution(plain, {"observation": mask, "mask": mask})
+        drawn = [dist_utils.sample_action_distribution(masked), random_actions(spec, tf.constant([300]), mask > 0)]
+    for actions in drawn:
+        assert set(actions.numpy()[:, 0]) == {1, 2}
+        assert set(actions.numpy()[:, 1]) == {0, 1}
+
+
 _SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("c51", "discrete_sac", "a2c", "rnn")]
 
 

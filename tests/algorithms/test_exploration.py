@@ -93,6 +93,14 @@ def test_a_schedule_follows_its_clock_only_and_is_checkpointed(unit: str, tmp_pa
     assert float(again()) == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize("final", [1e-8, 1e-4, 0.3, 0.0])
+def test_a_schedule_begins_and_ends_where_it_is_to(final: float) -> None:
+    schedule = LinearSchedule(1.0, final, 10)
+    assert schedule().numpy() == np.float32(1.0)
+    schedule.advance("env_steps", 10)
+    assert schedule().numpy() == np.float32(final)
+
+
 def test_a_schedule_of_another_unit_is_an_error() -> None:
     with pytest.raises(ValueError, match="'episodes'"):
         LinearSchedule(1.0, 0.0, 10, "episodes")

@@ -56,6 +56,11 @@ def updated(noise: ParameterNoise, distance: float, seed: int = 0) -> None:
         noise.after_update(lambda: tf.constant(distance), lambda strength: strength)
 
 
+def test_a_component_without_a_range_is_as_near_as_can_be() -> None:
+    one, other = tf.constant([[0.5, 2.0]]), tf.constant([[-0.5, 2.0]])
+    assert float(action_distance(one, other, np.array([1.0, 0.0], np.float32))) == pytest.approx(0.5**0.5)
+
+
 def test_copies_are_made_anew_once_a_period_with_noise_of_the_deviation() -> None:
     noise = ParameterNoise(0.5, initial_stddev=0.3, adaptation=2.0, period=3)
     algorithm = make("ddpg", OBS, BOX, layers=(200,), parameter_noise=noise, exploration=GaussianNoise(0.0))

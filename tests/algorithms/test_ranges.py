@@ -8,14 +8,18 @@ import pytest
 import tensorflow as tf
 
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
+from alf.algorithms.diayn_algorithm import DIAYNAlgorithm
 from alf.algorithms.exploration import EpsilonGreedy, LinearSchedule
-from alf.algorithms.normalization import RewardNormalizer
+from alf.algorithms.goal_generator import RandomCategoricalGoalGenerator
+from alf.algorithms.icm_algorithm import ICMAlgorithm
+from alf.algorithms.normalization import ObservationNormalizer, RewardNormalizer
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from alf.utils.common import check_range, check_sizes
+from alf.utils.normalizers import ScalarAdaptiveNormalizer
 from tests.algorithms.networks import ppo, specs_of
 from tests.algorithms.off_policy import make
 from tests.algorithms.test_network_kinds import BOX, CHOICE, OBS
@@ -38,6 +42,14 @@ def _decaying(begins: float, steps: int) -> Any:
         (lambda: PPOLoss(BOX, log_prob_clipping=-1.0), "log_prob_clipping=-1.0 must be at least 0."),
         (lambda: OneStepTDLoss(gamma=-0.5), "gamma=-0.5" + SHARE),
         (lambda: RewardNormalizer(gamma=99), "gamma=99" + SHARE),
+        (
+            lambda: RewardNormalizer(normalizer_cls=ScalarAdaptiveNormalizer),
+            "RewardNormalizer: normalizer_cls=ScalarAdaptiveNormalizer takes no spec: give",
+        ),
+        (lambda: ObservationNormalizer({"a": OBS}, fields=[]), "ObservationNormalizer: fields=[] names nothing"),
+        (lambda: RandomCategoricalGoalGenerator(OBS, 0), "num_of_goals=0 must be a whole number of at least 1."),
+        (lambda: DIAYNAlgorithm(0, OBS), "num_of_skills=0 must be a whole number of at least 1."),
+        (lambda: ICMAlgorithm(BOX, OBS, hidden_size=0), "hidden_size=0 must be a whole number of at least 1."),
         (lambda: EpsilonGreedy(1.5), "EpsilonGreedy: epsilon must be at least 0 and at most 1, also at"),
         (lambda: make("c51", OBS, CHOICE, gamma=1.1), "gamma=1.1" + SHARE),
         (lambda: make("dqn", OBS, CHOICE, epsilon_greedy=-0.1), "EpsilonGreedy: epsilon must be at least 0"),

@@ -120,6 +120,15 @@ def test_float64_action_bounds_are_rounded_inwards() -> None:
     assert (spec.maximum.astype(np.float64) <= space.high).all()
 
 
+def test_a_pinned_float64_action_keeps_its_value() -> None:
+    """0.1 lies between two float32, and no float32 within [0.1, 0.1]."""
+    space = spaces.Box(np.array([-1.0, 0.1]), np.array([1.0, 0.1]), dtype=np.float64)
+    spec = alf_spaces.action_spec(space)
+    assert spec.minimum.tolist() == [-1.0, np.float32(0.1)]
+    assert spec.maximum.tolist() == [1.0, np.float32(0.1)]
+    assert space.contains(alf_spaces.action_converter(space)(np.array([[0.3, np.float32(0.1)]], np.float32))[0])
+
+
 def test_gaussian_actions_are_clipped_and_not_in_place() -> None:
     action = np.array([[-3.0], [0.5], [9.0]], np.float32)
     out = alf_spaces.action_converter(spaces.Box(-2.0, 2.0, (1,), np.float32))(action)

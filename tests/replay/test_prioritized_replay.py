@@ -105,7 +105,11 @@ def test_a_loss_without_priorities_is_refused() -> None:
             replayer.learned(sample(replayer, 2), wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"beta": 1.5}, {"beta_iterations": -1}, {"epsilon": 0.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"alpha": -1.0}, {"alpha": float("nan")}, {"beta": 1.5}, {"beta_iterations": -1}]
+    + [{"epsilon": 0.0}, {"epsilon": float("inf")}],
+)
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="PrioritizedReplay needs"):
         make(8, **wrong)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from alf.data_structures import StepType
 from alf.replay.prioritized_replay import PrioritizedReplay
+from alf.replay.replay_buffer import ReplayBuffer, _rings
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import rng
 from tests.replay.streams import SPEC, At, Ring, segments, single_steps, where
@@ -200,6 +201,24 @@ def test_too_little_is_said_and_never_an_error_of_the_generator(cls: Any) -> Non
         replayer.replay(19, 2)
     with pytest.raises(ValueError, match="at most 0"):
         replayer.replay(1, 11)
+
+
+def test_a_memory_of_more_steps_than_32_bits_count_holds_them() -> None:
+    """Of one byte a step, of which only what is written takes memory."""
+    rows = _rings(3, 2**30, tf.TensorSpec([], tf.uint8))
+    assert rows.shape == [3 * 2**30]
+    last = tf.constant([3 * 2**30 - 1], tf.int64)
+    rows.scatter_update(tf.IndexedSlices(tf.constant([7], tf.uint8), last))
+    assert rows.sparse_read(last).numpy().tolist() == [7]
+
+
+def test_a_memory_larger_than_the_machine_takes_is_told() -> None:
+    with pytest.raises(
+        ValueError, match=r"max_length=2147483647 of 2 environments takes .* GiB, which this machine does"
+    ):
+        ReplayBuffer(SPEC._replace(observation=tf.TensorSpec([84, 84, 4, 100], tf.uint8)), 2, 2**31 - 1)
+    with pytest.raises(ValueError, match="max_length=2147483648 must be at most 2147483647"):
+        ReplayBuffer(SPEC, 2, 2**31)
 
 
 def test_wrong_ids_are_refused() -> None:

@@ -48,7 +48,7 @@ def test_what_is_refused_before_it_is_written_leaves_the_memory_alone(cls: Any) 
 
 def test_rows_of_all_streams_may_be_more_than_32_bits_count(monkeypatch: Any) -> None:
     """Storage of one row in place of so many, and the rows that would be written."""
-    monkeypatch.setattr(replay_buffer, "_ring", lambda rows, spec: tf.Variable(tf.zeros([1, *spec.shape], spec.dtype)))
+    monkeypatch.setattr(replay_buffer, "_rings", lambda *_: tf.Variable(tf.zeros([1])))
     gin.bind_parameter("ReplayBuffer.max_length", 2**30)
     buffer = replay_buffer.ReplayBuffer(SPEC, 5)
     written: list[np.ndarray] = []

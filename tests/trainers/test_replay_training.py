@@ -350,6 +350,8 @@ def test_samples_per_insert_above_one_update_a_step(replay_config):
 def test_settings_that_do_not_fit_are_refused(replay_config):
     with pytest.raises(ValueError, match="samples_per_insert=0 must be above 0"):
         replay_config(SyncOffPolicyTrainer, samples_per_insert=0)
+    with pytest.raises(ValueError, match="samples_per_insert=inf must be above 0 and finite"):
+        replay_config(SyncOffPolicyTrainer, samples_per_insert=float("inf"))
     with pytest.raises(ValueError, match="needs checkpoint_replay=True"):
         replay_config(SyncOffPolicyTrainer, exact_resume=True)
     gin.bind_parameter("SyncOffPolicyDriver.exp_replayer", "one_time")

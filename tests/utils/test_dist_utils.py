@@ -135,6 +135,35 @@ def test_squashed_entropy_and_its_gradient_are_right_in_the_mean():
         assert float(gradient) == pytest.approx((ends[1] - ends[0]) / 0.02, abs=0.02)
 
 
+def test_a_component_that_can_take_one_value_only_adds_nothing():
+    """It is certain: the rest of the action has the density, the entropy and the targets that it has alone."""
+    pinned = _Spec([2], tf.float32, [-1.0, 0.5], [3.0, 0.5])
+    alone = _Spec([1], tf.float32, [-1.0], [3.0])
+    loc, scale = tf.Variable(_random([6, 2], 1)), tf.exp(_random([6, 2], 2))
+
+    def squashed(spec, size):
+        normal = tfd.MultivariateNormalDiag(loc[:, :size], scale[:, :size])
+        return tfa_distributions.SquashToSpecNormal(normal, spec)
+
+    with tf.GradientTape(persistent=True) as tape:
+        with rng.scope(tf.constant([1, 2])):
+            action, log_prob = dist_utils.sample_with_log_probability(squashed(pinned, 2), 1)
+        expected = dist_utils.compute_log_probability(squashed(alone, 1), action[:, :1], 1)
+        recorded = dist_utils.compute_log_probability(squashed(pinned, 2), tf.stop_gradient(action), 1)
+        with rng.scope(tf.constant([1, 2])):
+            entropy, _ = dist_utils.compute_entropy(squashed(pinned, 2), 1)
+    assert (action.numpy()[:, 1] == 0.5).all()
+    np.testing.assert_allclose(log_prob, expected, atol=1e-4)
+    np.testing.assert_allclose(recorded, expected, atol=1e-4)
+    for what in (log_prob, recorded, entropy):
+        gradient = tape.gradient(what, loc).numpy()
+        assert np.isfinite(what).all()
+        assert np.isfinite(gradient).all()
+        assert (gradient[:, 1] == 0).all()
+    for target in (dist_utils.calc_default_target_entropy, dist_utils.calc_default_max_entropy):
+        assert target(pinned) == pytest.approx(target(alone))
+
+
 @pytest.mark.parametrize("reparametrized", [True, False])
 def test_estimated_entropy_and_its_gradient(reparametrized):
     scale = tf.constant(1.7)
