@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +18,18 @@ import tensorflow as tf
 
 from alf.data_structures import Experience, Nest, StepType
 from alf.utils.common import check_range, transform_observation
-from alf.utils.normalizers import Normalizer, RunningMoments, RunningNormalizer, batch_moments
+from alf.utils.normalizers import (
+    Normalizer,
+    RunningMoments,
+    RunningNormalizer,
+    ScalarAdaptiveNormalizer,
+    ScalarEMNormalizer,
+    ScalarWindowNormalizer,
+    batch_moments,
+)
 from alf.utils.value_ops import reverse_scan
+
+_OF_SCALARS = (ScalarAdaptiveNormalizer, ScalarEMNormalizer, ScalarWindowNormalizer)
 
 
 @dataclasses.dataclass
@@ -36,10 +45,10 @@ class LearnerStatistics(tf.Module, abc.ABC):
 
     def __init__(self, tensor_spec: Nest, normalizer_cls: Callable[..., Normalizer], name: str) -> None:
         super().__init__(name=name)
-        if "tensor_spec" not in inspect.signature(normalizer_cls).parameters:
+        if isinstance(normalizer_cls, type) and issubclass(normalizer_cls, _OF_SCALARS):
             raise ValueError(
-                f"{name}: normalizer_cls={normalizer_cls.__name__} takes no spec: give RunningNormalizer, AdaptiveNormalizer "
-                "or WindowNormalizer, which do for a single number too."
+                f"{name}: normalizer_cls={normalizer_cls.__name__} takes no spec: give the class without Scalar in its name, "
+                "which does for a single number too."
             )
         self._tensor_spec = tensor_spec
         self._normalizer = normalizer_cls(tensor_spec)

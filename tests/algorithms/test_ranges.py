@@ -19,7 +19,7 @@ from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from alf.utils.common import check_range, check_sizes
-from alf.utils.normalizers import ScalarAdaptiveNormalizer
+from alf.utils.normalizers import AdaptiveNormalizer, ScalarAdaptiveNormalizer
 from tests.algorithms.networks import ppo, specs_of
 from tests.algorithms.off_policy import make
 from tests.algorithms.test_network_kinds import BOX, CHOICE, OBS
@@ -90,6 +90,7 @@ def test_what_is_in_range_or_shows_only_in_use_is_let_through() -> None:
         assert ActorCriticLoss(BOX, gamma=gamma, td_lambda=gamma).gamma is gamma
     for rate in (0.0, Schedule(), lambda: 0.1, tf.Variable(0.1)):
         make("dqn", OBS, CHOICE, optimizer=tf.keras.optimizers.legacy.Adam(rate))
+    RewardNormalizer(normalizer_cls=lambda spec: AdaptiveNormalizer(spec, speed=2.0))
     check_range(0.0, a=None, b=LinearSchedule(-1.0, -1.0, 2), c=0)
     check_sizes(a=None, b=1)
 
