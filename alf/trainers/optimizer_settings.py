@@ -38,9 +38,7 @@ def are_settings(variables: Iterable[tf.Variable], root: Any) -> bool:
 
     A constant learning rate is one: it is in no checkpoint of a run whose rate followed a schedule.
     """
-    settings = {id(variable) for _, _, variable in _settings_below(root)}
-    # Where new optimisers of Keras keep what their schedule gave last.
-    settings |= {id(getattr(o, "_current_learning_rate", None)) for o in tf.train.TrackableView(root).descendants()}
+    settings = {id(variable) for _, _, variable in _settings_below(root, with_derived=True)}
     return settings.issuperset(map(id, variables))
 
 
@@ -49,12 +47,14 @@ def name_of(optimizer: Any) -> str:
     return str(optimizer.name if isinstance(optimizer, tf.keras.optimizers.Optimizer) else optimizer._name)
 
 
-def _settings_below(root: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
+def _settings_below(root: Any, with_derived: bool = False) -> Iterator[tuple[Any, str, tf.Variable]]:
     for optimizer in tf.train.TrackableView(root).descendants():
         if isinstance(optimizer, _LEGACY):
             found = optimizer._hyper
         elif isinstance(optimizer, tf.keras.optimizers.Optimizer):
             found = {"learning_rate": optimizer._learning_rate}
+            if with_derived:  # What a schedule gave last.
+                found["current_learning_rate"] = getattr(optimizer, "_current_learning_rate", None)
         else:
             continue
         yield from ((optimizer, name, value) for name, value in found.items() if isinstance(value, tf.Variable))
