@@ -353,9 +353,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
         names: list[str] = []
 
         def update(indices: tf.Tensor | None, step: tf.Tensor, weight: tf.Tensor | float) -> tf.Tensor:
-            batch = sequences if indices is None else minibatch.take(sequences, indices)
+            batch = minibatch.time_major(sequences) if indices is None else minibatch.take(sequences, indices)
             with rng.scope(tf.random.experimental.stateless_fold_in(update_seed, step)):
-                metrics, _ = self._update(minibatch.time_major(batch), extended, weight)
+                metrics, _ = self._update(batch, extended, weight)
             return _vector(metrics, names)
 
         return _by_name(minibatch.run(update, plan, shuffle_seed), names)

@@ -20,7 +20,7 @@ from alf.drivers.queues import TFQueues
 from alf.drivers.random_policy import random_policy
 from alf.drivers.teaching import Teacher
 from alf.drivers.threads import ActorThread, DriverThread, EnvThread
-from alf.drivers.unroll import Unroller, inline_call_spec, inline_policy, parallel, queue_call_spec, sequential
+from alf.drivers.unroll import Unroller, inline_call_spec, inline_policy, queue_call_spec
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.time_shares import Timings
 
@@ -125,7 +125,6 @@ class LocalCollection:
             policy,
             call_spec,
             lambda thread, *action: steppers[int(thread)](*action),
-            sequential if inline else parallel,
         )
         stepping = {c.stepping for c in self.collectors}
         unroller.trace(["graph", "host"] if "auto" in stepping else sorted(stepping))

@@ -19,7 +19,7 @@ from alf.drivers.base import Driver, batched, check_env
 from alf.drivers.collector import MEASURED_STEPS, SLOW_STEP_SECS, FreshObservations
 from alf.drivers.host_calls import host_call
 from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, reading
-from alf.drivers.unroll import StopUnroll, action_time_step, control_of, in_loop, sequential, thread_of_the_pool
+from alf.drivers.unroll import StopUnroll, action_time_step, control_of, executor_for, in_loop, thread_of_the_pool
 from alf.utils import rng
 from alf.utils.common import add_outer_dims, check_range, reset_state_at_first, zeros_from_spec
 from alf.utils.devices import for_host, has_gpu
@@ -73,6 +73,7 @@ class PolicyDriver(Driver):
         self._epsilon_greedy = epsilon_greedy
         self._predicts = mode == PREDICT
         self._rng = np.random.default_rng(random_seed)
+        self._executor = executor_for(algorithm.variables)
         self._act = tf.function(for_host(self._act_in_loop), autograph=False)
         self._act_in_a_row = tf.function(for_host(self._unroll), autograph=False)
         self._read: list[tf.Variable] | None = None
@@ -233,7 +234,7 @@ class PolicyDriver(Driver):
         return time_step
 
     def _step_on_host(self, time_step: ActionTimeStep, state: Nest) -> tuple[ActionTimeStep, Nest]:
-        with sequential():
+        with self._executor():
             policy_step = self._act(time_step, state, tf.constant(self._seed), *self._frozen_weights())
         self._advance(tf.nest.map_structure(lambda a: a.numpy(), policy_step.action))
         return self._action_time_step(self._now, policy_step.action), policy_step.state
@@ -242,7 +243,7 @@ class PolicyDriver(Driver):
         limit = tf.constant(int(min(most, _STEPS_AT_ONCE)))
         self._failure = None
         try:
-            with thread_of_the_pool(self._over), sequential():
+            with thread_of_the_pool(self._over), self._executor():
                 return self._act_in_a_row(time_step, state, tf.constant(self._seed), limit, *self._frozen_weights())
         except StopUnroll:
             return time_step, state
@@ -304,8 +305,7 @@ class PolicyDriver(Driver):
 
     # ---- traced ----
 
-    @staticmethod
-    def _frozen(act: Callable[..., Any], store: PolicyStore, *specs: Nest) -> Any:
+    def _frozen(self, act: Callable[..., Any], store: PolicyStore, *specs: Nest) -> Any:
         """Traces `act` with the weights as a last argument in place of the store's variables."""
 
         def frozen(*args: Nest) -> Any:
@@ -313,7 +313,7 @@ class PolicyDriver(Driver):
                 return for_host(act)(*args[:-1])
 
         weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in store.variables)
-        with sequential():
+        with self._executor():
             function = tf.function(frozen, autograph=False).get_concrete_function(*specs, weights)
         check_reads_no_variable(function)
         return function

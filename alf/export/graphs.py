@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from alf.export.policy import ExportablePolicy, ExportError, Tensors
+from alf.utils.common import portable
 
 # Operations that call back into the Python program which made them.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
@@ -73,7 +74,8 @@ def trace(policy: ExportablePolicy, functions: Sequence[str]) -> Traced:
         return {name: tf.identity(tensor) for name, tensor in outputs.items()}
 
     specs = {leaf.name: leaf.tensor_spec() for leaf in policy.inputs}
-    concrete = tf.function(run, autograph=False).get_concrete_function(specs)
+    with portable():
+        concrete = tf.function(run, autograph=False).get_concrete_function(specs)
     graph = concrete.graph
     what = " and ".join(functions)
     outputs = {name: tensor.name for name, tensor in concrete.structured_outputs.items()}

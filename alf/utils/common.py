@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import numbers
 import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -17,6 +18,7 @@ from tf_agents.specs import tensor_spec
 
 from alf.data_structures import Nest, StepType
 from alf.utils import nest_utils
+from alf.utils.devices import has_gpu
 from alf.utils.target_updater import get_target_updater as get_target_updater
 
 _global_env = threading.local()
@@ -242,6 +244,28 @@ def transform_observation(observation: Nest, field: str | None, func: Callable[[
     return observation._replace(**{name: transform_observation(getattr(observation, name), rest, func)})
 
 
+_tracing = threading.local()
+
+
+@contextlib.contextmanager
+def portable() -> Iterator[None]:
+    """Has what is traced inside of the block, by this thread, made of operations that converters of models know."""
+    _tracing.portable = True
+    try:
+        yield
+    finally:
+        _tracing.portable = False
+
+
+def _in_one_pass() -> bool:
+    """Whether to scale pictures by TensorFlow's operation for that: half the time of three, to the same bits.
+
+    It runs on one thread, and not on a GPU.
+    """
+    one_thread = tf.config.threading.get_intra_op_parallelism_threads() == 1
+    return one_thread and not has_gpu() and not getattr(_tracing, "portable", False)
+
+
 @gin.configurable(module="alf.utils.common")
 def image_scale_transformer(
     observation: Nest, fields: list[str] | None = None, min: float = -1.0, max: float = 1.0
@@ -257,6 +281,8 @@ def image_scale_transformer(
             raise ValueError(
                 f"image_scale_transformer needs uint8 images and got {image.dtype.name}: name others out by `fields`."
             )
+        if _in_one_pass():
+            return tf.quantization.dequantize(tf.bitcast(image, tf.quint8), min, max)
         return tf.cast(image, tf.float32) * ((max - min) / 255.0) + min
 
     for field in fields or [None]:  # type: ignore[list-item]

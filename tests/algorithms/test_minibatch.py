@@ -22,15 +22,15 @@ def test_takes_whole_sequences_of_every_type(dtype, shape, known):
     take = tf.function(minibatch.take, input_signature=[tf.TensorSpec(sequences.shape, dtype), indices])
     taken = take(sequences, tf.constant([5, 0, 3, 3]))
     assert taken.dtype == dtype
-    np.testing.assert_array_equal(taken, sequences[[5, 0, 3, 3]])
-    assert take.get_concrete_function().output_shapes == tf.TensorShape([4 if known else None, 3, *shape])
+    np.testing.assert_array_equal(taken, np.swapaxes(sequences[[5, 0, 3, 3]], 0, 1))
+    assert take.get_concrete_function().output_shapes == tf.TensorShape([3, 4 if known else None, *shape])
 
 
 def test_takes_of_as_many_as_there_are():
     pictures = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 4)).astype(np.uint8)
     spec = tf.TensorSpec([None, 3, 4, 4], tf.uint8)
     take = tf.function(minibatch.take, input_signature=[spec, tf.TensorSpec([2], tf.int32)])
-    np.testing.assert_array_equal(take(pictures, tf.constant([4, 1])), pictures[[4, 1]])
+    np.testing.assert_array_equal(take(pictures, tf.constant([4, 1])), np.swapaxes(pictures[[4, 1]], 0, 1))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -25,6 +25,7 @@ from alf.drivers.unroll import Unroller
 from alf.environments import create_environment
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
+from alf.utils import common
 from alf.utils.common import image_scale_transformer
 from alf.utils.devices import HOST
 from tests.algorithms import networks
@@ -136,9 +137,10 @@ def _takes(kernel: Any, node: Any) -> bool:
     return all(types(c.name) <= set(c.allowed_values.list.type) for c in kernel.constraint)
 
 
-def test_of_learning_from_minibatches_of_pictures():
+def test_of_learning_from_minibatches_of_pictures(monkeypatch):
     if not any(k.device_type == "GPU" for k in kernels.get_registered_kernels_for_op("MatMul").kernel):
         pytest.skip("this TensorFlow is built without GPUs")
+    monkeypatch.setattr(common, "has_gpu", lambda: True)
     action = tensor_spec.BoundedTensorSpec([], tf.int32, 0, 2)
     encoder = EncodingNetwork(
         tf.TensorSpec([8, 8, 4], tf.float32), conv_layer_params=((4, 3, 2),), fc_layer_params=(8,)

@@ -6,6 +6,7 @@ import collections
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.specs import BoundedTensorSpec
@@ -82,3 +83,20 @@ def test_a_transform_of_one_tensor_says_what_an_observation_of_several_parts_nee
         ValueError, match=r"got an observation of parts \['image', 'speed'\]: name those .* by `fields`"
     ):
         transform(seen)
+
+
+@pytest.mark.parametrize("limits", [(-1.0, 1.0), (0.0, 1.0), (0.1, 0.7), (-3.0, 7.0), (1.0, -1.0), (0.0, 255.0)])
+def test_a_scaled_picture_is_the_same_to_the_last_bit_by_one_operation_and_by_three(
+    limits: tuple[float, float],
+) -> None:
+    low, high = limits
+    picture = tf.constant(np.arange(256, dtype=np.uint8).reshape(4, 8, 8))
+    scale = lambda: common.image_scale_transformer(picture, min=low, max=high)  # noqa: E731
+    traced = tf.function(scale, autograph=False).get_concrete_function()
+    with common.portable():
+        plain = tf.function(scale, autograph=False).get_concrete_function()
+    kinds = [{node.type for node in function.graph.get_operations()} for function in (traced, plain)]
+    assert ["Dequantize" in kind for kind in kinds] == [True, False]
+    wanted = np.arange(256, dtype=np.float32).reshape(4, 8, 8) * np.float32((high - low) / 255.0) + np.float32(low)
+    np.testing.assert_array_equal(traced(), wanted)
+    np.testing.assert_array_equal(plain(), wanted)
