@@ -300,12 +300,14 @@ class Agent(OffPolicyAlgorithm):
 
     @property
     def least_sample_length(self) -> int:
-        """The RL algorithm's; the curiosity module learns from transitions."""
-        return max(1 if self._icm is None else 2, self._rl_algorithm.least_sample_length)
+        """The RL algorithm's; the curiosity module learns from transitions, and rewards are put together in sequences."""
+        composed = (self._icm, self._reward_normalizer, self._goal_generator)
+        alone = all(part is None for part in composed) and self._coefs[0] == 1.0
+        return max(1 if alone else 2, self._rl_algorithm.least_sample_length)
 
     @property
     def learner(self) -> OffPolicyAlgorithm:
-        """The RL algorithm's, unless the curiosity module asks for more."""
+        """The RL algorithm's, unless the reward asks for more."""
         inside = self._rl_algorithm
         return self if inside.least_sample_length < self.least_sample_length else inside.learner
 
@@ -399,6 +401,11 @@ class Agent(OffPolicyAlgorithm):
         learning = (self._icm, self._goal_generator, self._entropy_target)
         wanted = self._rl_algorithm.rows_only_looked_at
         return wanted if all(part is None for part in learning) else min(wanted, 1)
+
+    @property
+    def rows_for_targets(self) -> int:
+        """Those of the RL algorithm: its steps are counted, whatever other parts learn from."""
+        return self._rl_algorithm.rows_for_targets
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The RL algorithm's train_step on what it sees, and those of the parts."""

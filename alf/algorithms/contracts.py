@@ -55,6 +55,14 @@ def check_policy_step(name: str, step: Any, batch_size: int, action_spec: Nest, 
             )
 
 
+def refuse_other_goals(algorithm: tf.Module) -> None:
+    """Raises the ValueError of an algorithm that learns from values that it recorded, where a replayer puts in other goals."""
+    raise ValueError(
+        f"{type(algorithm).__name__} learns from values that it recorded as it acted, and exp_replayer='hindsight' puts in "
+        "other goals than it acted for: take an algorithm that records none, such as SAC or DQN, or another replayer."
+    )
+
+
 def _check_nest(given: str, nest: Nest, batch_size: int, specs: Nest, of: str) -> None:
     if not nest_utils.same_structure(nest, specs):
         raise ValueError(

@@ -150,6 +150,10 @@ class DqnAlgorithm(CriticAlgorithm):
         number = self._exploration(values) if allowed is None else self._exploration(values, allowed)
         return PolicyStep(self._as_action(number), () if is_stateless(self._train_state_spec) else after, ())
 
+    def state_after_decision(self, time_step: Any, action: tf.Tensor, before: Nest, acted: Nest) -> Nest:
+        """That after acting: the network remembers what it has seen, and not what was done."""
+        return acted
+
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The best action; with probability `epsilon_greedy`, a row, any."""
         output, after = self._output(inputs, state)

@@ -118,8 +118,15 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
     # ---- acting ----
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
-        """The decision about what the members would do to collect."""
-        return self._decided(time_step, state, lambda member, remembered: member.rollout(time_step, remembered, mode))
+        """The decision about what the members would do to collect; what their critics remember follows it."""
+        step = self._decided(time_step, state, lambda member, remembered: member.rollout(time_step, remembered, mode))
+        if not isinstance(step.state, EnsembleState):
+            return step
+        states = [
+            member.state_after_decision(time_step, step.action, before, acted)
+            for (member, before), acted in zip(self._remembering(state), step.state.members, strict=True)
+        ]
+        return step._replace(state=_state(states, step.state.turn))
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The decision about what the members would do in evaluation."""

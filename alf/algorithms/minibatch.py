@@ -189,6 +189,17 @@ def mean_of_loop(times: int | tf.Tensor, body: Callable[[tf.Tensor], tf.Tensor])
     return tf.reduce_mean(results.stack(), 0)
 
 
+def vector(values: dict[str, tf.Tensor], names: list[str]) -> tf.Tensor:
+    """The scalars `values` as one vector, which such loops take; their names go into `names`."""
+    names[:] = list(values)
+    return tf.stack(list(values.values()))
+
+
+def by_name(values: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
+    """The scalars of a `vector`."""
+    return dict(zip(names, tf.unstack(values, num=len(names)), strict=True))
+
+
 def map_flat(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
     """`f` on [L * b, ...] once; its result, distributions included, back as [L, b, ...]."""
     length = exp.step_type.shape[0]

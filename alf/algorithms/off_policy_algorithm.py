@@ -71,6 +71,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
         return self
 
     @property
+    def learns_from_recorded_values(self) -> bool:
+        """Whether what it learns follows from values that were recorded as it acted."""
+        return False
+
+    @property
     def one_step_means_a_transition(self) -> bool:
         """Whether a `mini_batch_length` of 1 asks for its shortest sequences, where these are longer."""
         return False
@@ -97,8 +102,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if arguments.get("whole_replay_buffer_training", True):
             return {name: MemoryUse(memory, None, length or 1, kept=kept) for name, memory in self.memories().items()}
         size, length = self._sample_sizes(size, length)
-        if self._volatile.replayer is not None:
-            _sampling(self._volatile.replayer)
+        if (replayer := self._volatile.replayer) is not None:
+            _sampling(replayer)
         return {name: MemoryUse(memory, size, length, kept=kept) for name, memory in self.memories().items()}
 
     def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
@@ -112,7 +117,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def _sampled_steps(self, size: int, length: int) -> int:
         """The steps that are trained on of `size` sequences of `length`: not those of the burn-in or behind the last trained."""
-        return size * max(length - max(self.rows_only_looked_at, 1) - self.burn_in_length, 1)
+        return size * max(length - max(self.rows_for_targets, 1) - self.burn_in_length, 1)
 
     def updates_made(self) -> int:
         """Gradient steps so far: those of the optimiser that has made the most, iterations where there is none."""
@@ -205,6 +210,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
             held.functions.clear()
         replayer = create_replayer(name, lambda: self.experience_spec, num_envs)
         if isinstance(replayer, HindsightReplay):
+            for part in (self, *self.submodules):
+                if isinstance(part, OffPolicyAlgorithm) and part.learns_from_recorded_values:
+                    contracts.refuse_other_goals(part)
             replayer.check_goals(self.time_step_spec, self.transform_timestep)
             replayer.set_reward_shaping(self.shape_reward)
         held.replayer, held.replayer_key = replayer, key
@@ -356,9 +364,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
             batch = minibatch.time_major(sequences) if indices is None else minibatch.take(sequences, indices)
             with rng.scope(tf.random.experimental.stateless_fold_in(update_seed, step)):
                 metrics, _ = self._update(batch, extended, weight)
-            return _vector(metrics, names)
+            return minibatch.vector(metrics, names)
 
-        return _by_name(minibatch.run(update, plan, shuffle_seed), names)
+        return minibatch.by_name(minibatch.run(update, plan, shuffle_seed), names)
 
     def _train_sampled(
         self, replayer: UniformReplay, view: View, updates: tf.Tensor, size: int, length: int
@@ -377,9 +385,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
                 rows, state = self._burnt_in(minibatch.time_major(batch))
                 metrics, loss_info = self._update(rows, extended, 1.0, sample.weights, state)
                 replayer.learned(sample, loss_info.priority)
-            return _vector(metrics, names)
+            return minibatch.vector(metrics, names)
 
-        return _by_name(minibatch.mean_of_loop(updates, update), names)
+        return minibatch.by_name(minibatch.mean_of_loop(updates, update), names)
 
     def _next_iteration(self) -> tf.Tensor:
         """Counts an iteration; the seed of its random numbers, int32 [2]."""
@@ -440,6 +448,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """
         return 0
 
+    @property
+    def rows_for_targets(self) -> int:
+        """How many last rows of a sequence do not count as steps that are trained on."""
+        return self.rows_only_looked_at
+
     def _run_train_steps(self, exp: Experience, state: Nest = None, extended: bool = False) -> Nest:
         """`train_step` over [L, b, ...] from `state`, by default the recorded one; returns its infos [L, b, ...].
 
@@ -484,13 +497,3 @@ def _sampling(replayer: ExperienceReplayer) -> UniformReplay:
             "with a driver, exp_replayer='uniform'."
         )
     return replayer
-
-
-def _vector(metrics: dict[str, tf.Tensor], names: list[str]) -> tf.Tensor:
-    """The values in one vector; their names go into `names`."""
-    names[:] = list(metrics)
-    return tf.stack(list(metrics.values()))
-
-
-def _by_name(values: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
-    return dict(zip(names, tf.unstack(values, num=len(names)), strict=True))

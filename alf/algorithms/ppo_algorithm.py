@@ -25,6 +25,11 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         """2: a row's advantage is known from the row that follows it."""
         return 2
 
+    @property
+    def learns_from_recorded_values(self) -> bool:
+        """Advantages are of them."""
+        return True
+
     def _check_loss(self) -> None:
         if not isinstance(self._loss, PPOLoss):
             raise ValueError(

@@ -37,7 +37,17 @@ class OnPolicyDriver(SyncOffPolicyDriver):
         Args:
           training: False only collects.
           train_interval: T, steps between two updates.
+
+        Raises:
+          ValueError: that is fewer than the algorithm's targets look ahead, or as `SyncOffPolicyDriver`.
         """
+        # The row behind a segment is there to look at.
+        ahead = algorithm.least_sample_length - 1
+        if training and train_interval < ahead:
+            raise ValueError(
+                f"{algorithm.learner.name} looks {ahead} steps ahead, and learns from segments of train_interval="
+                f"{train_interval} steps (TrainerConfig.unroll_length): set it to at least {ahead}."
+            )
         algorithm.use_rollout_state = True
         super().__init__(
             env, algorithm, train_interval, "one_time", observers, metrics, random_seed=random_seed, stepping=stepping

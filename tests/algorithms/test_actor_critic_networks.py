@@ -14,6 +14,7 @@ from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent import Agent
 from alf.algorithms.goal_generator import RandomCategoricalGoalGenerator
 from alf.algorithms.icm_algorithm import ICMAlgorithm
+from alf.algorithms.normalization import RewardNormalizer
 from alf.data_structures import ActionTimeStep
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from alf.networks.actor_network import ActorNetwork
@@ -90,6 +91,24 @@ def test_curiosity_does_not_learn_from_single_steps_of_a_memory() -> None:
     agent = Agent(obs, act, make, intrinsic_curiosity_module=ICMAlgorithm(act, obs, hidden_size=4), optimizer=optimizer)
     assert agent.least_sample_length == 2
     assert Agent(obs, act, make, optimizer=optimizer).least_sample_length == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"extrinsic_reward_coef": 2.0}, {"reward_normalizer": RewardNormalizer()}],
+    ids=["coefficient", "normalizer"],
+)
+def test_a_reward_that_is_put_together_is_not_learned_from_single_steps(part: dict[str, Any]) -> None:
+    """The reward of a single step would be what the environment gave, whatever the agent makes of it."""
+    obs, act = specs_of(PolicyUnittestEnv(4, 5, seed=0))
+
+    def make(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> ActorCriticAlgorithm:
+        return ActorCriticAlgorithm(observation_spec, action_spec, *feed_forward(observation_spec, action_spec))
+
+    agent = Agent(obs, act, make, optimizer=tf.keras.optimizers.legacy.Adam(1e-3), **part)
+    sizes = {"mini_batch_size": 2, "mini_batch_length": 1, "whole_replay_buffer_training": False}
+    with pytest.raises(ValueError, match=r"^AgentAlgorithm learns from sequences of 2 steps .*mini_batch_length=1 is"):
+        agent.memory_uses(sizes)
 
 
 def test_goals_and_masks_of_actions_are_refused_together() -> None:

@@ -26,8 +26,10 @@ from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
 from alf.utils.common import zeros_from_spec
 from tests.algorithms.networks import specs_of
 from tests.algorithms.off_policy import adam, make
+from tests.algorithms.recurrent_off_policy import make as recurrent
 
 EPISODE = 5
+TWO = ("ddpg", "td3")
 
 
 def environment(rows: int = 4, kind: ActionType = ActionType.Discrete) -> PolicyUnittestEnv:
@@ -219,6 +221,34 @@ def test_each_member_learns_what_it_would_learn_alone(other: Callable[..., Any])
             assert float(algorithm.last_train_metrics[f"member0/{name}"]) == pytest.approx(
                 float(value), rel=1e-3, abs=1e-5
             )
+
+
+@pytest.mark.parametrize("decision", ["mean", "single", "round_robin"])
+def test_what_critics_remember_follows_what_was_decided(decision: str) -> None:
+    """By each critic itself, a row at a time, from the observation and the action that were recorded."""
+    env = environment(kind=ActionType.Continuous)
+    members = [
+        lambda name=name, **specs: recurrent(name, specs["observation_spec"], specs["action_spec"]) for name in TWO
+    ]
+    algorithm = EnsembleAlgorithm(*specs_of(env), members=members, decision=decision)
+    algorithm.use_rollout_state = True
+    recorded: list[Any] = []
+    algorithm.add_experience_observer(recorded.append)
+    driver = SyncOffPolicyDriver(env, algorithm, 8, exp_replayer="uniform", random_seed=5)
+    try:
+        driver.run()
+    finally:
+        driver.stop()
+    rows = tf.nest.map_structure(lambda x: x[0], recorded[0]._replace(bootstrap=()))
+    for number, inside in enumerate(algorithm.members):
+        critics = rows.state.members[number].critics[0]
+        for t in range(7):
+            seen = rows.observation[t], rows.action[t]
+            before = tf.nest.map_structure(lambda s, t=t: s[t], critics)
+            _, after = inside._critic_networks[0](seen, step_type=rows.step_type[t], network_state=before)
+            goes_on = rows.step_type[t + 1].numpy() != StepType.FIRST
+            for mine, theirs in zip(tf.nest.flatten(after), tf.nest.flatten(critics), strict=True):
+                np.testing.assert_allclose(theirs[t + 1][goes_on], mine[goes_on], atol=1e-6)
 
 
 def test_one_that_does_not_decide_does_not_act() -> None:

@@ -17,6 +17,7 @@ from alf.algorithms.agent import Agent
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.exploration import OUNoise
 from alf.algorithms.exporting import exportable
+from alf.algorithms.icm_algorithm import ICMAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss, row_weights
 from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.algorithms.td3_algorithm import Td3Algorithm
@@ -463,6 +464,10 @@ def test_an_update_counts_the_steps_that_it_trains(name: str, n_step: int, lengt
     trained = tf.math.count_nonzero(row_weights(tf.fill([length, 8], StepType.MID), n_step))
     sizes = {"mini_batch_size": 8, "mini_batch_length": length}
     assert algorithm.steps_of_an_update(sizes) == int(trained) == 8 * (length - n_step)
+    obs, act = specs_of(environment("dqn" if name in ("dqn", "c51") else "sac"))
+    curiosity = ICMAlgorithm(act, obs, hidden_size=4)
+    agent = Agent(obs, act, lambda **_: of_steps(name, n_step), intrinsic_curiosity_module=curiosity)
+    assert agent.steps_of_an_update(sizes) == int(trained)
 
 
 @pytest.mark.parametrize("noise", [{"target_policy_noise": -1.0}, {"target_policy_noise_clip": float("nan")}])

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.on_policy_driver import OnPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.suite_unittest import PolicyUnittestEnv
+from tests.algorithms.networks import specs_of
+from tests.algorithms.off_policy import make
 from tests.drivers.counting import CountingAlgorithm, check_batches, make_envs
 
 
@@ -181,6 +185,19 @@ def test_on_policy_driver_trains_every_interval_on_what_it_acted() -> None:
     assert [set(b.policy_version.numpy().ravel()) for b in algorithm.batches] == [{0}, {1}, {2}]
     with pytest.raises(ValueError, match="goes on where"):
         driver.run(5, time_step._replace(), state)
+
+
+def test_on_policy_driver_refuses_segments_shorter_than_its_targets_look_ahead() -> None:
+    env = PolicyUnittestEnv(4, 5, seed=0)
+    algorithm = make("dqn", *specs_of(env), critic_loss=OneStepTDLoss(0.9, n_step=5))
+    with pytest.raises(
+        ValueError, match=r"^DqnAlgorithm looks 5 steps ahead.* train_interval=4 .*set it to at least 5"
+    ):
+        OnPolicyDriver(env, algorithm, train_interval=4)
+    driver = OnPolicyDriver(env, algorithm, train_interval=5, random_seed=1)
+    driver.run(max_num_steps=20)
+    driver.stop()
+    assert int(algorithm.iterations) == 1
 
 
 def test_max_policy_lag_drops_and_counts_and_zero_does_not_dead_lock() -> None:

@@ -12,16 +12,19 @@ from tf_agents.networks import q_network
 from tf_agents.specs import array_spec, tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from alf.algorithms.agent import Agent
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
+from alf.algorithms.ppo_loss import PPOLoss
 from alf.data_structures import PolicyStep
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.replay.hindsight_replay import HindsightReplay, goal_distance_reward
 from alf.utils.common import cast_transformer
-from tests.algorithms.networks import specs_of
+from tests.algorithms.networks import feed_forward, specs_of
 from tests.algorithms.off_policy import adam
 from tests.replay.streams import SPEC, At, Ring, segments, where
 
@@ -305,3 +308,21 @@ def solved_after_training(share: float, iterations: int) -> float:
 def test_hindsight_solves_what_plain_replay_does_not() -> None:
     assert solved_after_training(0.8, 80) > 0.9
     assert solved_after_training(0.0, 20) < 0.4
+
+
+@pytest.mark.parametrize("shell", [lambda obs, act, make: make(obs, act), Agent], ids=["alone", "agent"])
+def test_ppo_is_refused_since_it_recorded_values_of_other_goals(shell: Any) -> None:
+    goal = tf.TensorSpec([2], tf.float32)
+    obs = {"observation": goal, "achieved_goal": goal, "desired_goal": goal}
+
+    def make(observation_spec: Any, action_spec: Any, debug_summaries: bool = False) -> PPOAlgorithm:
+        layers = {name: tf.keras.layers.Dense(4) for name in observation_spec}
+        combined = {"preprocessing_layers": layers, "preprocessing_combiner": tf.keras.layers.Concatenate()}
+        both = feed_forward(observation_spec, action_spec, **combined)
+        return PPOAlgorithm(observation_spec, action_spec, *both, loss=PPOLoss(action_spec))
+
+    algorithm = shell(obs, ACTION, make)
+    with pytest.raises(
+        ValueError, match=r"^PPOAlgorithm learns from values that it recorded .*'hindsight' puts in other "
+    ):
+        algorithm.set_exp_replayer("hindsight", 2)
