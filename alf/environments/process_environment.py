@@ -19,8 +19,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
 from alf.environments.call_thread import bounded_call
-from alf.environments.gymnasium_environment import VectorEnvironment, one_picture
+from alf.environments.gymnasium_environment import VectorEnvironment, one_picture, told_info
 from alf.environments.phases import tell_phase
+from alf.environments.spaces import shape_check
 
 _DEFAULT_STEP_TIMEOUT_SECS = 300.0
 # Building and a first reset may start a simulator, so they get at least this long.
@@ -234,11 +235,16 @@ class _WorkerMaker:
         # A fork begins with the generators of the main process, the same in all workers; some environments draw from them.
         random.seed(self._seed)
         np.random.seed(None if self._seed is None else self._seed % 2**32)
-        return _PortableErrors(self._make_env())
+        return _Portable(self._make_env())
 
 
-class _PortableErrors(gymnasium.Wrapper):
-    """Sees that every exception can travel to the main process, which would else wait for it for ever."""
+class _Portable(gymnasium.Wrapper):
+    """Sees that all can travel to the main process: every exception, for which it would else wait for ever, too."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        # Shared memory takes other shapes too, and repeats their numbers.
+        self._check = shape_check(env.observation_space)
 
     def enter_phase(self, phase: str) -> None:
         with _made_portable():
@@ -246,11 +252,17 @@ class _PortableErrors(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> Any:
         with _made_portable():
-            return self.env.reset(**kwargs)
+            observation, info = self.env.reset(**kwargs)
+            self._check(observation)
+            return observation, told_info(info)
 
     def step(self, action: Any) -> Any:
         with _made_portable():
-            return self.env.step(action)
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            self._check(observation)
+            # The main process makes an array of those of all rows.
+            number = float(np.asarray(reward).reshape(()))
+            return observation, number, bool(terminated), bool(truncated), told_info(info)
 
     def render(self) -> Any:
         with _made_portable():

@@ -91,6 +91,25 @@ def observation_converter(space: spaces.Space, single: bool = False) -> Callable
     return _mapped(space, leaf)
 
 
+def shape_check(space: spaces.Space) -> Callable[[Any], Any]:
+    """A function that raises a ValueError where an array of an observation has another shape than `space` says.
+
+    Args:
+      space: the space of a single environment, of a kind that `observation_spec` takes.
+    """
+
+    def leaf(space: spaces.Space) -> Callable[[Any], None]:
+        def check(value: Any) -> None:
+            if np.shape(value) != space.shape:
+                raise ValueError(
+                    f"An observation has shape {np.shape(value)} where its space says {space.shape}, {space}: correct one."
+                )
+
+        return check
+
+    return _mapped(space, leaf)
+
+
 def channels_last(space: spaces.Space) -> spaces.Space:
     """The Box of an image [channels, height, width] as [height, width, channels].
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from alf.environments import wrapper_lists
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, is_envpool
-from alf.environments.gymnasium_environment import SingleEnvironment, VectorEnvironment
+from alf.environments.gymnasium_environment import SingleEnvironment, ToldInfo, VectorEnvironment
 from alf.environments.process_environment import ProcessEnvironment, make_process_environment
 from alf.environments.seeding import Seed, distinct_seeds
 from alf.environments.spaces import FRAMES_PER_STEP, frames_per_step
@@ -193,12 +193,9 @@ def _sync(
     made = [first]
     try:
         made.extend(make_env() for _ in range(size - 1))
-        return VectorEnvironment(SyncVectorEnv([functools.partial(_same, env) for env in made], copy=False), seeds)
+        rows = [functools.partial(ToldInfo, env) for env in made]
+        return VectorEnvironment(SyncVectorEnv(rows, copy=False), seeds)
     except BaseException:
         for env in made[1:]:
             env.close()
         raise
-
-
-def _same(env: gymnasium.Env) -> gymnasium.Env:
-    return env
