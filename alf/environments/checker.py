@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.environments import spaces
+from alf.environments.agents import has_agents
 from alf.environments.batch_checker import FAIL, OK, WARN, Finding, bad_value, check_batched
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS, one_hot_space
 from alf.environments.random_actions import sample_action
@@ -133,7 +134,7 @@ def check_spaces(observation_space: gymnasium.Space, action_space: gymnasium.Spa
                     f"{leaf.name} has no finite bounds: give its Box low and high, so that actions can be scaled and clipped.",
                 )
             )
-    if one_hot_space(observation_space) != observation_space:
+    if not has_agents(observation_space) and one_hot_space(observation_space) != observation_space:
         findings.append(
             Finding(
                 "numbers",

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from alf.environments import agents
 from alf.environments.atari_preprocessing import import_cv2
 from alf.utils.common import transform_observation
 
@@ -112,8 +113,9 @@ class FrameStack(BaseObservationWrapper):
           fields: see `BaseObservationWrapper`.
 
         Raises:
-          ValueError: an argument is out of its range.
+          ValueError: an argument is out of its range, or the environment has several agents.
         """
+        agents.refuse("FrameStack", env.observation_space)
         if stack_size < 1 or channel_order not in CHANNEL_ORDERS:
             raise ValueError(
                 f"FrameStack needs stack_size >= 1 and channel_order one of {CHANNEL_ORDERS}; got {stack_size} and "
@@ -171,7 +173,9 @@ class FrameResize(BaseObservationWrapper):
 
         Raises:
           ImportError: OpenCV is not installed.
+          ValueError: see `BaseObservationWrapper`, or the environment has several agents.
         """
+        agents.refuse("FrameResize", env.observation_space)
         self._cv2 = import_cv2("FrameResize")
         self._size = (width, height)
         super().__init__(env, fields)
@@ -195,6 +199,7 @@ class FrameGrayScale(BaseObservationWrapper):
 
     def __init__(self, env: gymnasium.Env, fields: Sequence[str] | None = None) -> None:
         """Wraps `env`; arguments and errors as in `FrameResize`."""
+        agents.refuse("FrameGrayScale", env.observation_space)
         self._cv2 = import_cv2("FrameGrayScale")
         super().__init__(env, fields)
 

@@ -12,6 +12,7 @@ from tf_agents.trajectories import trajectory
 
 from alf.environments import BatchedEnvironment, create_environment, suite_gym
 from alf.environments.batch_wrappers import EpisodicLife
+from alf.environments.grouped_rows import GroupedRows
 from alf.metrics.metrics import standard_metrics
 from alf.utils import value_ops
 from alf.utils.common import reward_clipping
@@ -213,3 +214,17 @@ def test_a_step_that_tells_no_lives_loses_none(vectorization: str, rows: int) ->
         assert env.lives[0] == lives
         assert step.discount[0] == (lives == before)
     env.close()
+
+
+def test_a_group_of_games_has_no_lives_of_its_own() -> None:
+    def make(count: int) -> BatchedEnvironment:
+        grouped = functools.partial(GroupedRows, count=count)
+        load = suite_gym.load(_rows([0, 1]), env_wrappers=(grouped, EpisodicLife))
+        return load(2, 0)
+
+    env = make(1)
+    env.reset()
+    assert env.lives is not None
+    assert env.lives.tolist() == [3, 3]
+    with pytest.raises(ValueError, match=r"info\['lives'\]"):
+        make(2).reset()
