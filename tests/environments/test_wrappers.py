@@ -423,3 +423,38 @@ def test_names_in_gin_files() -> None:
     finally:
         with gin.unlock_config():
             gin.clear_config()
+
+
+_BOX = gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+
+
+class _Shows(ToyEnv):
+    """Shows a space, if with nothing in it."""
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        super().__init__()
+        self.observation_space = space
+
+
+@pytest.mark.parametrize(
+    ("wrap", "space", "message"),
+    [
+        (wrappers.FrameStack, gymnasium.spaces.Box(0.0, 1.0, ()), "FrameStack takes arrays of at least one axis"),
+        (functools.partial(wrappers.FrameStack, fields=["a", "a"]), None, r"fields=\['a', 'a'\] .* twice"),
+        (functools.partial(wrappers.FrameStack, fields="a"), None, "fields='a' must be a list of names"),
+        (functools.partial(wrappers.FrameResize, width=0), _BOX, "width and height >= 1; got 0 and 84"),
+        (functools.partial(wrappers.SelectFields, fields=["a"]), gymnasium.spaces.Tuple((_BOX,)), "a Dict; got Tuple"),
+        (functools.partial(wrappers.SelectFields, fields="a"), None, "fields='a' must be a list of names"),
+    ],
+)
+def test_what_wrappers_cannot_take_is_told(wrap: Any, space: gymnasium.Space | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrap(_Shows(gymnasium.spaces.Dict({"a": _BOX}) if space is None else space))
+
+
+def test_stacks_of_lists() -> None:
+    class Lists(ToyEnv):
+        def _observe(self, action: int) -> Any:
+            return super()._observe(action).tolist()
+
+    assert wrappers.FrameStack(Lists(), 2).reset()[0].tolist() == [0, 0, 0, -1] * 2
