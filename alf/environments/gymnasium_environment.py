@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from tf_agents.trajectories import time_step as ts
 
@@ -203,8 +204,15 @@ class VectorEnvironment(GymnasiumEnvironment):
             TensorFlow has them.
 
         Raises:
-          ValueError: a space without a spec, or an autoreset mode that cannot give LAST and FIRST of a row.
+          ValueError: a space without a spec, an autoreset mode that cannot give LAST and FIRST of a row, or actions that
+            Gymnasium cannot share out to rows.
         """
+        gymnasiums_own = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        if gymnasiums_own and spaces.has_empty_part(env.single_action_space):
+            raise ValueError(
+                f"The action space {env.single_action_space} has an empty part, which Gymnasium cannot share out to several "
+                'rows: leave that out, or have one row, vectorization="single".'
+            )
         observed = env.single_observation_space
         shown = spaces.channels_last(observed) if channels_first else observed
         super().__init__(shown, env.single_action_space, env.num_envs, seeds)
@@ -319,6 +327,14 @@ class ToldInfo(gymnasium.Wrapper):
         """Takes a step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, reward, terminated, truncated, told_info(info)
+
+
+def close_quietly(env: Any) -> None:
+    """Closes an environment of any kind that has served; what it raises then is logged."""
+    try:
+        env.close()
+    except Exception as error:
+        logging.warning("%s did not close: %r", type(env).__name__, error)
 
 
 def next_step_autoreset(env: VectorEnv) -> VectorEnv:

@@ -16,12 +16,13 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
+import tensorflow as tf
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
 from alf.environments.call_thread import bounded_call
-from alf.environments.gymnasium_environment import VectorEnvironment, one_picture, told_info
+from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, one_picture, told_info
 from alf.environments.phases import tell_phase
-from alf.environments.spaces import shape_check
+from alf.environments.spaces import action_spec, observation_spec, shape_check
 
 _DEFAULT_STEP_TIMEOUT_SECS = 300.0
 # Building and a first reset may start a simulator, so they get at least this long.
@@ -155,7 +156,14 @@ def make_process_environment(
     Raises:
       ChildProcessError: a worker could not build its environment.
       TimeoutError: a worker did not build it in time; the workers are ended.
+      ValueError: a space that has no spec, or observations that processes cannot share.
     """
+    probe = make_env() if probe is None else probe
+    try:
+        _check_spaces(probe)
+    except BaseException:
+        close_quietly(probe)
+        raise
     of_workers = [None] * batch_size if seeds is None else seeds
     makers = [_WorkerMaker(make_env, probe, seed) for seed in of_workers]
     with _FORK_LOCK:
@@ -168,6 +176,16 @@ def make_process_environment(
     except BaseException:
         close_workers(env)
         raise
+
+
+def _check_spaces(env: gymnasium.Env) -> None:
+    action_spec(env.action_space)
+    for spec in tf.nest.flatten(observation_spec(env.observation_space)):
+        if spec.dtype == np.float16:
+            raise ValueError(
+                f"{spec.name}: there is no memory of float16 to share: let the environment give np.float32, or choose "
+                'vectorization="sync".'
+            )
 
 
 def close_workers(env: AsyncVectorEnv, timeout_secs: float = _CLOSE_TIMEOUT_SECS) -> None:
@@ -215,11 +233,9 @@ def _work(*arguments: Any) -> None:
 class _WorkerMaker:
     """Builds the environment of a worker; in the main process gives the one that tells the spaces."""
 
-    def __init__(
-        self, make_env: Callable[[], gymnasium.Env], probe: gymnasium.Env | None, seed: int | None = None
-    ) -> None:
+    def __init__(self, make_env: Callable[[], gymnasium.Env], probe: gymnasium.Env, seed: int | None = None) -> None:
         self._make_env = make_env
-        self._probe = probe
+        self._probe: gymnasium.Env | None = probe
         self._seed = seed
         self._parent = os.getpid()
 
@@ -229,7 +245,7 @@ class _WorkerMaker:
     def __call__(self) -> gymnasium.Env:
         if os.getpid() == self._parent:
             probe, self._probe = self._probe, None
-            return probe or self._make_env()
+            return _Probe(probe or self._make_env())
         # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -237,6 +253,13 @@ class _WorkerMaker:
         random.seed(self._seed)
         np.random.seed(None if self._seed is None else self._seed % 2**32)
         return _Portable(self._make_env())
+
+
+class _Probe(gymnasium.Wrapper):
+    """An environment that Gymnasium closes before it starts the workers, which have their own."""
+
+    def close(self) -> None:
+        close_quietly(self.env)
 
 
 class _Portable(gymnasium.Wrapper):

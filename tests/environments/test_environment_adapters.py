@@ -315,3 +315,16 @@ def test_render_gives_the_picture_of_row_0() -> None:
         env.close()
     with pytest.raises(NotImplementedError, match="render_mode"):
         create_environment(ToyEnv, nonparallel=True).render()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize("space", [gymnasium.spaces.Tuple(()), gymnasium.spaces.Dict({"a": gymnasium.spaces.Dict()})])
+def test_several_rows_have_no_empty_actions(space: gymnasium.Space, vectorization: str) -> None:
+    class Idle(ToyEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = space
+
+    with pytest.raises(ValueError, match=r"The action space .* has an empty part, .*: leave that out"):
+        create_environment(Idle, num_parallel_environments=2, vectorization=vectorization)
+    create_environment(Idle, num_parallel_environments=1, vectorization="single").reset()

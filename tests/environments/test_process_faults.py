@@ -109,6 +109,41 @@ def test_a_step_that_resets_has_the_time_of_a_reset(
     env.close()
 
 
+class _CannotClose(ToyEnv):
+    """Raises when it is closed."""
+
+    def close(self) -> None:
+        raise RuntimeError("the port is in use")
+
+
+def test_an_environment_that_cannot_be_closed_can_be_used(logged: list[str]) -> None:
+    env = create_environment(_CannotClose, num_parallel_environments=2, vectorization="async")
+    env.reset()
+    assert env.step(np.zeros(2, np.int64)).reward.tolist() == [12.0, 12.0]
+    env.close()
+    assert any("did not close: RuntimeError('the port is in use')" in line for line in logged)
+
+
+_BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+_UNFIT = [
+    (gymnasium.spaces.Graph(_BOX, None), "The observation space is a Graph, which alf cannot turn into arrays"),
+    (gymnasium.spaces.Dict({"a": gymnasium.spaces.Sequence(_BOX)}), "The observation/a space is a Sequence, which alf"),
+    (gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float16), "no memory of float16 to share: .*np.float32"),
+    (gymnasium.spaces.Dict({"a": gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float16)}), "no memory of float16 to share"),
+]
+
+
+@pytest.mark.parametrize(("space", "message"), _UNFIT, ids=lambda value: type(value).__name__)
+def test_spaces_that_processes_cannot_have_are_told_before_one_starts(space: gymnasium.Space, message: str) -> None:
+    class Shown(ToyEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = space
+
+    with pytest.raises(ValueError, match=message):
+        create_environment(Shown, num_parallel_environments=2, vectorization="async")
+
+
 def test_one_array_of_all_rows_pictures_is_that_of_the_first() -> None:
     class Drawn(gymnasium.Wrapper):
         def render(self) -> Any:
