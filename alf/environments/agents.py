@@ -98,8 +98,8 @@ def refuse(wrapper: str, observation_space: spaces.Space) -> None:
     """Raises a ValueError where an environment has agents, whose slots `wrapper` would take for one observation."""
     if isinstance(observation_space, spaces.Dict) and has_agents(observation_space):
         raise ValueError(
-            f"{wrapper} is for a single agent; the environment has {list(observation_space)}: leave it out, and let the "
-            "environment itself show or do to each agent what it is wanted for."
+            f"{wrapper} is for a single agent; the environment has {list(observation_space)}: leave it out, and have the "
+            "environment do the same for each agent."
         )
 
 
