@@ -112,12 +112,13 @@ def measure_all(subject: Subject) -> Facts:
     import gymnasium
     import tensorflow as tf
 
+    from alf.environments.gymnasium_environment import close_quietly
     from alf.environments.timing import thread_gain
 
     processors = len(os.sched_getaffinity(0))
     made = subject.loader.make_one(0)
     single = isinstance(made, gymnasium.Env)
-    made.close()
+    close_quietly(made)
     sizes = {**_SIZES, "async": (min(_MAX_PROCESSES, 2 * processors),)} if single else {"auto": (subject.batch_size,)}
     if single:
         _measure(subject, "single", 1)
@@ -157,11 +158,13 @@ def _step_bytes(subject: Subject) -> int:
     import numpy as np
     import tensorflow as tf
 
+    from alf.environments.gymnasium_environment import close_quietly
+
     env = subject.loader(1, 0, None)
     try:
         observation, action = (tf.nest.flatten(spec) for spec in (env.observation_spec(), env.action_spec()))
     finally:
-        env.close()
+        close_quietly(env)
     seen = sum(np.dtype(s.dtype).itemsize * int(np.prod(s.shape)) for s in observation)
     taken = sum(np.dtype(s.dtype).itemsize * int(np.prod(s.shape)) for s in action)
     # Parameters of the distribution: a logit for each choice, or mean and deviation.

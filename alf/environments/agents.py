@@ -74,16 +74,33 @@ def stacked_space(space: spaces.Space, count: int) -> spaces.Space:
         low, high = (np.repeat(bound[np.newaxis], count, axis=0) for bound in (space.low, space.high))
         return spaces.Box(low, high, dtype=space.dtype)  # type: ignore[arg-type]  # Box declares fewer dtypes.
     if isinstance(space, spaces.Discrete):
-        return spaces.MultiDiscrete(np.full(count, space.n), start=np.full(count, space.start))
+        n, first = (np.full(count, number) for number in (space.n, space.start))
+        return spaces.MultiDiscrete(n, dtype=space.dtype, start=first)  # type: ignore[arg-type]
     if isinstance(space, spaces.MultiDiscrete):
         choices, start = (np.repeat(x[np.newaxis], count, axis=0) for x in (space.nvec, space.start))
-        return spaces.MultiDiscrete(choices, start=start)
+        return spaces.MultiDiscrete(choices, dtype=space.dtype, start=start)  # type: ignore[arg-type]
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiBinary((count, *space.shape))
     raise ValueError(
         f"Agents have a space of kind {type(space).__name__}, which has no arrays of one shape: use Box, Discrete, "
         "MultiDiscrete, MultiBinary, Dict or Tuple."
     )
+
+
+def has_agents(observation: Nest) -> bool:
+    """Whether an environment has agents, by its observation space or the nest of its specs."""
+    if not isinstance(observation, Mapping) or not observation:
+        return False
+    return all(isinstance(part, Mapping) and set(part) == _FIELDS for part in observation.values())
+
+
+def refuse(wrapper: str, observation_space: spaces.Space) -> None:
+    """Raises a ValueError where an environment has agents, whose slots `wrapper` would take for one observation."""
+    if isinstance(observation_space, spaces.Dict) and has_agents(observation_space):
+        raise ValueError(
+            f"{wrapper} is for a single agent; the environment has {list(observation_space)}: leave it out, and have the "
+            "environment do the same for each agent."
+        )
 
 
 def slots_of(observation_spec: Nest) -> dict[str, Slots] | None:
@@ -95,9 +112,7 @@ def slots_of(observation_spec: Nest) -> dict[str, Slots] | None:
     Returns:
       by the names of the behaviors, in the order in which nests have them; None for an environment without agents.
     """
-    if not isinstance(observation_spec, Mapping) or not observation_spec:
-        return None
-    if not all(isinstance(part, Mapping) and set(part) == _FIELDS for part in observation_spec.values()):
+    if not has_agents(observation_spec):
         return None
     found = {}
     for name in sorted(observation_spec):

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.gymnasium_environment import close_quietly
 from alf.environments.random_actions import sample_actions
 
 FAIL, WARN, OK = "FAIL", "warn", "ok"
@@ -44,7 +45,7 @@ def check_batched(build: Callable[[], BatchedEnvironment], num_steps: int) -> li
     except Exception as e:
         problems.append(f"it raised {type(e).__name__} after {given} steps: {e}")
     finally:
-        env.close()
+        close_quietly(env)
     if problems:
         return [Finding("batch", FAIL, problem) for problem in problems]
     return [

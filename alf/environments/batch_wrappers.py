@@ -89,10 +89,10 @@ class BatchWrapper(BatchedEnvironment):
 class EpisodicLife(BatchWrapper):
     """Lets a learner see the loss of a life as an end, while the game goes on.
 
-    The step that lost a life gets discount 0, so that nothing is worth anything after it; its step_type stays MID. The
-    stream is the same as without this wrapper in all else: episodes are games, returns are those of games, frame stacks
-    and recurrent states go on, no step is lost, and a policy acts the same whether its lives count or not. `reset()`
-    always begins a new game.
+    The step that lost a life gets discount 0, so that nothing is worth anything after it; its step_type stays MID. One
+    that a time limit cuts stays a truncation, whether it lost a life or not. The stream is the same as without this
+    wrapper in all else: episodes are games, returns are those of games, frame stacks and recurrent states go on, no step
+    is lost, and a policy acts the same whether its lives count or not. `reset()` always begins a new game.
     """
 
     _lives: np.ndarray
@@ -110,7 +110,8 @@ class EpisodicLife(BatchWrapper):
     def _step(self, action: Any) -> ts.TimeStep:
         step = self._env.step(action)
         lives = self._env.lives
-        assert lives is not None
+        if lives is None:
+            return step
         lost = (lives < self._lives) & (step.step_type == ts.StepType.MID)
         self._lives = lives
         if not lost.any():

@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from alf.environments import spaces
+from alf.environments.agents import has_agents
 from alf.environments.batch_checker import FAIL, OK, WARN, Finding, bad_value, check_batched
+from alf.environments.gymnasium_environment import close_quietly
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS, one_hot_space
 from alf.environments.random_actions import sample_action
 from alf.environments.vectorization import EnvironmentLoader
@@ -67,7 +69,7 @@ def check_environment(loader: EnvironmentLoader, num_steps: int = 500, seed: int
         size = 2
     else:
         size = int(getattr(made, "num_envs", 0) or getattr(made, "batch_size", 1))
-        made.close()
+        close_quietly(made)
         findings = []
     if not any(finding.level == FAIL for finding in findings):
         findings += check_batched(lambda: loader(size, seed), num_steps)
@@ -87,7 +89,7 @@ def fault_of_first_step(loader: EnvironmentLoader) -> str | None:
     try:
         found = roll_out(env, 1, 0).findings if isinstance(env, gymnasium.Env) else {}
     finally:
-        env.close()
+        close_quietly(env)
     return next((f.text for f in found.values() if f.level == FAIL and f.check != _RUN), None)
 
 
@@ -101,7 +103,7 @@ def _check_single(env: gymnasium.Env, loader: EnvironmentLoader, num_steps: int,
             return findings
         rollout = roll_out(env, num_steps, seed)
     finally:
-        env.close()
+        close_quietly(env)
     findings += rollout.findings.values()
     if any(finding.level == FAIL for finding in findings):
         return findings
@@ -114,7 +116,7 @@ def _roll_out_another(loader: EnvironmentLoader, num_steps: int, seed: int) -> R
     try:
         return roll_out(env, num_steps, seed)
     finally:
-        env.close()
+        close_quietly(env)
 
 
 def check_spaces(observation_space: gymnasium.Space, action_space: gymnasium.Space) -> list[Finding]:
@@ -133,7 +135,7 @@ def check_spaces(observation_space: gymnasium.Space, action_space: gymnasium.Spa
                     f"{leaf.name} has no finite bounds: give its Box low and high, so that actions can be scaled and clipped.",
                 )
             )
-    if one_hot_space(observation_space) != observation_space:
+    if not has_agents(observation_space) and one_hot_space(observation_space) != observation_space:
         findings.append(
             Finding(
                 "numbers",

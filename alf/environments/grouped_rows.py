@@ -51,6 +51,11 @@ class GroupedRows(BatchWrapper):
         """That of the row, where there is one agent."""
         return self._env.successes if self._count == 1 else None
 
+    @property
+    def lives(self) -> np.ndarray | None:
+        """Those of the row, where there is one agent."""
+        return self._env.lives if self._count == 1 else None
+
     def observation_spec(self) -> Any:
         """Of K agents of one behavior."""
         k = (self._count,)

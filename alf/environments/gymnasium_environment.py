@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from tf_agents.trajectories import time_step as ts
 
@@ -18,9 +19,10 @@ from alf.environments.phases import tell_phase
 # How often a row that is done as soon as it is reset is reset again before that is an error.
 _MAX_EMPTY_EPISODES = 10
 
-# Names under which environments tell in their info whether a step was a success.
+# Names under which environments tell in their info whether a step was a success, and how many lives are left.
 _SUCCESS = ("success", "is_success")
 _LIVES = "lives"
+_TOLD: dict[str, type] = {**dict.fromkeys(_SUCCESS, bool), _LIVES: int}
 
 RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -56,7 +58,8 @@ class GymnasiumEnvironment(BatchedEnvironment):
         self._batch_size = batch_size
         self._seeds = None if seeds is None else list(seeds)
         self._checked = False
-        self._info: Mapping[str, Any] = {}
+        self._info: Any = {}
+        self._lives: np.ndarray | None = None
 
     @property
     def batch_size(self) -> int:
@@ -74,17 +77,32 @@ class GymnasiumEnvironment(BatchedEnvironment):
     @property
     def successes(self) -> np.ndarray | None:
         """Bool [B]: "success" or "is_success" in the info of the last step; None where it has neither."""
+        info = self._rows_info()
         for name in _SUCCESS:
-            if name in self._info:
-                return np.broadcast_to(np.asarray(self._info[name], bool), [self._batch_size])
+            if name in info:
+                return self._of_rows(info[name], bool)
         return None
 
     @property
     def lives(self) -> np.ndarray | None:
-        """Int [B]: "lives" in the info of the last step or reset; None where it has none."""
-        if _LIVES not in self._info:
-            return None
-        return np.broadcast_to(np.array(self._info[_LIVES], np.int64), [self._batch_size])
+        """Int [B]: "lives" in the info of the last step or reset, None as long as there were none.
+
+        A row that tells none at a step has those that it had when this was asked before.
+        """
+        info = self._rows_info()
+        if _LIVES in info:
+            # Gymnasium has 0 where a row tells none, and says under this name which rows tell some.
+            tells = info.get(f"_{_LIVES}", True)
+            before = self._of_rows(0, np.int64) if self._lives is None else self._lives
+            self._lives = np.where(tells, self._of_rows(info[_LIVES], np.int64), before)
+        return self._lives
+
+    def _rows_info(self) -> Mapping[str, Any]:
+        """What the rows tell, by name, in arrays [B] or numbers for all."""
+        return self._info or {}
+
+    def _of_rows(self, told: Any, dtype: type) -> np.ndarray:
+        return np.broadcast_to(np.asarray(told, dtype).reshape(-1), [self._batch_size])
 
     @property
     def frames_per_step(self) -> int:
@@ -151,6 +169,9 @@ class SingleEnvironment(GymnasiumEnvironment):
             observation=self._convert(observation),
         )
 
+    def _rows_info(self) -> Mapping[str, Any]:
+        return told_info(self._info)
+
     def enter_phase(self, phase: str) -> None:
         """Tells the environment's wrappers."""
         tell_phase(self._env, phase)
@@ -183,8 +204,15 @@ class VectorEnvironment(GymnasiumEnvironment):
             TensorFlow has them.
 
         Raises:
-          ValueError: a space without a spec, or an autoreset mode that cannot give LAST and FIRST of a row.
+          ValueError: a space without a spec, an autoreset mode that cannot give LAST and FIRST of a row, or actions that
+            Gymnasium cannot share out to rows.
         """
+        gymnasiums_own = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        if gymnasiums_own and spaces.has_empty_part(env.single_action_space):
+            raise ValueError(
+                f"The action space {env.single_action_space} has an empty part, which Gymnasium cannot share out to several "
+                'rows: leave that out, or have one row, vectorization="single".'
+            )
         observed = env.single_observation_space
         shown = spaces.channels_last(observed) if channels_first else observed
         super().__init__(shown, env.single_action_space, env.num_envs, seeds)
@@ -219,8 +247,9 @@ class VectorEnvironment(GymnasiumEnvironment):
     def _raw_step(self, action: Any) -> RawStep:
         """observation, reward float32 [B] (a fresh array), terminated, truncated and either of them, bool [B]."""
         observation, reward, terminated, truncated, self._info = self._step_env(action)
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        reward = np.array(reward, np.float32).reshape(self._batch_size)
+        size = self._batch_size
+        terminated, truncated = (np.asarray(flags, bool).reshape(size) for flags in (terminated, truncated))
+        reward = np.array(reward, np.float32).reshape(size)
         return observation, reward, terminated, truncated, terminated | truncated
 
     def _step(self, action: Any) -> ts.TimeStep:
@@ -263,6 +292,49 @@ class VectorEnvironment(GymnasiumEnvironment):
     def close(self) -> None:
         """Closes the vector environment."""
         self._env.close()
+
+
+def told_info(info: Any) -> dict[str, Any]:
+    """Of a single environment's info what alf reads: "success", "is_success" and "lives", where each is one number.
+
+    The rest, which may be anything, a vector environment would need of one kind and shape in all rows.
+
+    Args:
+      info: what a step or a reset gave.
+    """
+    told: dict[str, Any] = {}
+    if not isinstance(info, Mapping) or _TOLD.keys().isdisjoint(info):
+        return told
+    for name, kind in _TOLD.items():
+        if name in info:
+            value = info[name]
+            try:
+                told[name] = value if type(value) is kind else np.asarray(value, kind).reshape(()).item()
+            except (TypeError, ValueError, OverflowError):
+                continue  # Something else of this name.
+    return told
+
+
+class ToldInfo(gymnasium.Wrapper):
+    """Gives no more of the info than `told_info` does."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Resets the environment."""
+        observation, info = self.env.reset(**kwargs)
+        return observation, told_info(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Takes a step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, told_info(info)
+
+
+def close_quietly(env: Any) -> None:
+    """Closes an environment of any kind that has served; what it raises then is logged."""
+    try:
+        env.close()
+    except Exception as error:
+        logging.warning("%s did not close: %r", type(env).__name__, error)
 
 
 def next_step_autoreset(env: VectorEnv) -> VectorEnv:

@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from alf.environments import agents
+
 
 @gin.configurable(module="alf.environments.wrappers")
 class AccumulatedReward(gymnasium.Wrapper):
@@ -25,13 +27,14 @@ class AccumulatedReward(gymnasium.Wrapper):
         """Wraps `env`.
 
         Args:
-          env: any environment.
+          env: any environment of a single agent.
           field: name of the vector.
           reward_shaping_fn: from the reward of a step to what is added up; the environment's reward stays as it is.
 
         Raises:
-          ValueError: the field is there and is no Box of one axis.
+          ValueError: the field is there and is no Box of one axis, or the environment has several agents.
         """
+        agents.refuse("AccumulatedReward", env.observation_space)
         super().__init__(env)
         self._field = field
         self._shape = reward_shaping_fn or float

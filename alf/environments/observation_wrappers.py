@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from alf.environments import agents
 from alf.environments.atari_preprocessing import import_cv2
 from alf.utils.common import transform_observation
 
@@ -55,9 +56,10 @@ class BaseObservationWrapper(gymnasium.ObservationWrapper, abc.ABC):
           fields: dotted paths into a nested observation; None for an observation that is one array.
 
         Raises:
-          ValueError: there is no such field, or it is not a Box of the shape that the wrapper takes.
+          ValueError: there is no such field, it is named twice, or it is not a Box of the shape that the wrapper takes.
         """
         super().__init__(env)
+        _check_names(self, fields or ())
         space = env.observation_space
         self._transforms: list[tuple[str, Callable[[Any], Any]]] = []
         for field in fields or [""]:
@@ -75,6 +77,8 @@ class BaseObservationWrapper(gymnasium.ObservationWrapper, abc.ABC):
 
     def observation(self, observation: Any) -> Any:
         """The observation with the chosen fields transformed."""
+        if isinstance(observation, list) and isinstance(self.env.observation_space, spaces.Box):
+            observation = np.array(observation, self.env.observation_space.dtype)
         for field, transform in self._transforms:
             observation = transform_observation(observation, field, transform)
         return observation
@@ -112,8 +116,9 @@ class FrameStack(BaseObservationWrapper):
           fields: see `BaseObservationWrapper`.
 
         Raises:
-          ValueError: an argument is out of its range.
+          ValueError: an argument is out of its range, or the environment has several agents.
         """
+        agents.refuse("FrameStack", env.observation_space)
         if stack_size < 1 or channel_order not in CHANNEL_ORDERS:
             raise ValueError(
                 f"FrameStack needs stack_size >= 1 and channel_order one of {CHANNEL_ORDERS}; got {stack_size} and "
@@ -132,6 +137,8 @@ class FrameStack(BaseObservationWrapper):
         return np.stack(frames) if axes == 2 else np.concatenate(frames)
 
     def transform_box(self, space: spaces.Box) -> spaces.Box:
+        if not space.shape:
+            raise ValueError("FrameStack takes arrays of at least one axis; got shape (): name others by `fields`.")
         low, high = (self._join([bound] * self._stack_size) for bound in (space.low, space.high))
         return spaces.Box(low, high, dtype=space.dtype)  # type: ignore[arg-type]  # Box declares fewer dtypes.
 
@@ -171,7 +178,11 @@ class FrameResize(BaseObservationWrapper):
 
         Raises:
           ImportError: OpenCV is not installed.
+          ValueError: see `BaseObservationWrapper`, or the environment has several agents; or a size below 1.
         """
+        agents.refuse("FrameResize", env.observation_space)
+        if width < 1 or height < 1:
+            raise ValueError(f"FrameResize needs width and height >= 1; got {width} and {height}.")
         self._cv2 = import_cv2("FrameResize")
         self._size = (width, height)
         super().__init__(env, fields)
@@ -195,6 +206,7 @@ class FrameGrayScale(BaseObservationWrapper):
 
     def __init__(self, env: gymnasium.Env, fields: Sequence[str] | None = None) -> None:
         """Wraps `env`; arguments and errors as in `FrameResize`."""
+        agents.refuse("FrameGrayScale", env.observation_space)
         self._cv2 = import_cv2("FrameGrayScale")
         super().__init__(env, fields)
 
@@ -229,6 +241,17 @@ class SelectFields(gymnasium.wrappers.FilterObservation):
           fields: names to keep.
 
         Raises:
-          ValueError: there is no such field.
+          ValueError: there is no such field, or the observation is no Dict.
         """
+        if not isinstance(env.observation_space, spaces.Dict):
+            kind = type(env.observation_space).__name__
+            raise ValueError(f"SelectFields takes an observation that is a Dict; got {kind}: leave it out.")
+        _check_names(self, fields)
         super().__init__(env, list(fields))
+
+
+def _check_names(wrapper: gymnasium.Wrapper, fields: Sequence[str]) -> None:
+    if isinstance(fields, str):
+        raise ValueError(f"{type(wrapper).__name__}.fields={fields!r} must be a list of names: put it in brackets.")
+    if len(set(fields)) < len(fields):
+        raise ValueError(f"{type(wrapper).__name__}.fields={list(fields)} name one of them twice: name each once.")

@@ -9,6 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from alf.environments import agents
+
 # For messages about numbers that networks take for quantities.
 HOW_TO_SHOW_NUMBERS = (
     "have OneHot of alf.environments.wrappers, in suite_gym.load.gym_env_wrappers, show them as vectors, or a layer of your "
@@ -31,8 +33,9 @@ class OneHot(gymnasium.ObservationWrapper):
           env: some of its observation is Discrete or MultiDiscrete.
 
         Raises:
-          ValueError: none of it is.
+          ValueError: none of it is, or the environment has several agents.
         """
+        agents.refuse("OneHot", env.observation_space)
         super().__init__(env)
         self.observation_space = one_hot_space(env.observation_space)
         if self.observation_space == env.observation_space:

@@ -16,11 +16,13 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
+import tensorflow as tf
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
 from alf.environments.call_thread import bounded_call
-from alf.environments.gymnasium_environment import VectorEnvironment, one_picture
+from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, one_picture, told_info
 from alf.environments.phases import tell_phase
+from alf.environments.spaces import action_spec, observation_spec, shape_check
 
 _DEFAULT_STEP_TIMEOUT_SECS = 300.0
 # Building and a first reset may start a simulator, so they get at least this long.
@@ -72,8 +74,8 @@ class ProcessEnvironment(VectorEnvironment):
         Args:
           env: the vector environment, not yet reset.
           seeds: B integers for the first reset, or None.
-          step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows may take
-            that, and at least 300.
+          step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows, and a
+            step in which some are reset, may take that, and at least 300.
           told_phases: the workers' environments have an `enter_phase`.
 
         Raises:
@@ -110,7 +112,8 @@ class ProcessEnvironment(VectorEnvironment):
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
         env = self._env
-        return self._call(lambda: env.step_async(action), env.step_wait, self._timeout)
+        timeout = max(self._timeout, _START_TIMEOUT_SECS) if self._any_done else self._timeout
+        return self._call(lambda: env.step_async(action), env.step_wait, timeout)
 
     def _call(self, send: Callable[[], None], wait: Callable[..., Any], timeout: float) -> Any:
         try:
@@ -153,7 +156,14 @@ def make_process_environment(
     Raises:
       ChildProcessError: a worker could not build its environment.
       TimeoutError: a worker did not build it in time; the workers are ended.
+      ValueError: a space that has no spec, or observations that processes cannot share.
     """
+    probe = make_env() if probe is None else probe
+    try:
+        _check_spaces(probe)
+    except BaseException:
+        close_quietly(probe)
+        raise
     of_workers = [None] * batch_size if seeds is None else seeds
     makers = [_WorkerMaker(make_env, probe, seed) for seed in of_workers]
     with _FORK_LOCK:
@@ -166,6 +176,16 @@ def make_process_environment(
     except BaseException:
         close_workers(env)
         raise
+
+
+def _check_spaces(env: gymnasium.Env) -> None:
+    action_spec(env.action_space)
+    for spec in tf.nest.flatten(observation_spec(env.observation_space)):
+        if spec.dtype == np.float16:
+            raise ValueError(
+                f"{spec.name}: there is no memory of float16 to share: let the environment give np.float32, or choose "
+                'vectorization="sync".'
+            )
 
 
 def close_workers(env: AsyncVectorEnv, timeout_secs: float = _CLOSE_TIMEOUT_SECS) -> None:
@@ -213,11 +233,9 @@ def _work(*arguments: Any) -> None:
 class _WorkerMaker:
     """Builds the environment of a worker; in the main process gives the one that tells the spaces."""
 
-    def __init__(
-        self, make_env: Callable[[], gymnasium.Env], probe: gymnasium.Env | None, seed: int | None = None
-    ) -> None:
+    def __init__(self, make_env: Callable[[], gymnasium.Env], probe: gymnasium.Env, seed: int | None = None) -> None:
         self._make_env = make_env
-        self._probe = probe
+        self._probe: gymnasium.Env | None = probe
         self._seed = seed
         self._parent = os.getpid()
 
@@ -227,18 +245,30 @@ class _WorkerMaker:
     def __call__(self) -> gymnasium.Env:
         if os.getpid() == self._parent:
             probe, self._probe = self._probe, None
-            return probe or self._make_env()
+            return _Probe(probe or self._make_env())
         # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # A fork begins with the generators of the main process, the same in all workers; some environments draw from them.
         random.seed(self._seed)
         np.random.seed(None if self._seed is None else self._seed % 2**32)
-        return _PortableErrors(self._make_env())
+        return _Portable(self._make_env())
 
 
-class _PortableErrors(gymnasium.Wrapper):
-    """Sees that every exception can travel to the main process, which would else wait for it for ever."""
+class _Probe(gymnasium.Wrapper):
+    """An environment that Gymnasium closes before it starts the workers, which have their own."""
+
+    def close(self) -> None:
+        close_quietly(self.env)
+
+
+class _Portable(gymnasium.Wrapper):
+    """Sees that all can travel to the main process: every exception, for which it would else wait for ever, too."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        # Shared memory takes other shapes too, and repeats their numbers.
+        self._check = shape_check(env.observation_space)
 
     def enter_phase(self, phase: str) -> None:
         with _made_portable():
@@ -246,11 +276,17 @@ class _PortableErrors(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> Any:
         with _made_portable():
-            return self.env.reset(**kwargs)
+            observation, info = self.env.reset(**kwargs)
+            self._check(observation)
+            return observation, told_info(info)
 
     def step(self, action: Any) -> Any:
         with _made_portable():
-            return self.env.step(action)
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            self._check(observation)
+            # The main process makes an array of those of all rows.
+            number = float(np.asarray(reward).reshape(()))
+            return observation, number, bool(terminated), bool(truncated), told_info(info)
 
     def render(self) -> Any:
         with _made_portable():

@@ -13,10 +13,17 @@ _SEED_RANGE = 2**31 - 1
 
 
 def seed_sequence(seed: Seed) -> np.random.SeedSequence:
-    """The `SeedSequence` that `seed` stands for; None draws fresh entropy from the operating system."""
+    """The `SeedSequence` that `seed` stands for; None draws fresh entropy from the operating system.
+
+    Raises:
+      ValueError: there is none.
+    """
     if isinstance(seed, np.random.SeedSequence):
         return seed
-    return np.random.SeedSequence(seed)
+    try:
+        return np.random.SeedSequence(seed)
+    except (TypeError, ValueError):
+        raise ValueError(f"A seed is a whole number of at least 0, or several; got {seed!r}: correct it.") from None
 
 
 def distinct_seeds(seed: Seed, count: int) -> list[int]:

@@ -13,6 +13,9 @@ from tf_agents.specs import array_spec
 
 Nest = Any
 
+# Of a number in TensorFlow.
+_WIDEST_BYTES = 8
+
 # Under this name wrappers that skip frames say in an environment's metadata how many frames a step takes.
 FRAMES_PER_STEP = "frames_per_step"
 
@@ -48,7 +51,8 @@ def observation_spec(space: spaces.Space) -> Nest:
       Specs nested as the space is.
 
     Raises:
-      ValueError: the space is of a kind that has no fixed shape (Text, Graph, Sequence, OneOf) or is not known.
+      ValueError: the space is of a kind that has no fixed shape (Text, Graph, Sequence, OneOf) or is not known, of a
+        dtype that TensorFlow does not have, or a Dict whose names are of several kinds.
     """
     return _spec(space, "observation", _box_observation_spec)
 
@@ -89,6 +93,33 @@ def observation_converter(space: spaces.Space, single: bool = False) -> Callable
         return lambda value: np.array(value, dtype=dtype, order="C")
 
     return _mapped(space, leaf)
+
+
+def shape_check(space: spaces.Space) -> Callable[[Any], Any]:
+    """A function that raises a ValueError where an array of an observation has another shape than `space` says.
+
+    Args:
+      space: the space of a single environment, of a kind that `observation_spec` takes.
+    """
+
+    def leaf(space: spaces.Space) -> Callable[[Any], None]:
+        def check(value: Any) -> None:
+            if np.shape(value) != space.shape:
+                raise ValueError(
+                    f"An observation has shape {np.shape(value)} where its space says {space.shape}, {space}: correct one."
+                )
+
+        return check
+
+    return _mapped(space, leaf)
+
+
+def has_empty_part(space: spaces.Space) -> bool:
+    """Whether there is a Dict or Tuple without parts in a space, or it is one."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return False
+    parts = list(space.spaces.values()) if isinstance(space, spaces.Dict) else list(space.spaces)
+    return not parts or any(has_empty_part(part) for part in parts)
 
 
 def channels_last(space: spaces.Space) -> spaces.Space:
@@ -156,12 +187,20 @@ def _mapped(space: spaces.Space, leaf: Callable[[spaces.Space], Callable[[Any], 
 def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], Nest]) -> Nest:
     acts = box_spec is _box_action_spec
     if isinstance(space, spaces.Dict):
+        if len({type(key) for key in space}) > 1:
+            raise ValueError(
+                f"The names in the {name} space are of several kinds, {list(space)}: make all of them text."
+            )
         return {key: _spec(sub, f"{name}/{key}", box_spec) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(_spec(sub, f"{name}/{i}", box_spec) for i, sub in enumerate(space.spaces))
     if isinstance(space, spaces.MultiBinary) or (isinstance(space, spaces.Box) and space.dtype == np.bool_):
         return array_spec.BoundedArraySpec(space.shape, np.int64 if acts else np.int8, 0, 1, name)
     if isinstance(space, spaces.Box):
+        if np.dtype(space.dtype).itemsize > _WIDEST_BYTES:
+            raise ValueError(
+                f"The {name} space is of {space.dtype}, which TensorFlow does not have: give it np.float32 or np.float64."
+            )
         return box_spec(space, name)
     if isinstance(space, spaces.Discrete):
         low = 0 if acts else int(space.start)

@@ -63,7 +63,7 @@ def load(
       share_reward: see `AgentsEnv`.
       with_group: see `AgentsEnv`.
       max_episode_steps: see `AgentsEnv`; None or 0: no limit beyond the environment's own.
-      gym_env_wrappers: wrap each `AgentsEnv`, in order.
+      gym_env_wrappers: wrap each `AgentsEnv`, in order; those for a single agent, such as `FrameStack`, refuse it.
       env_wrappers: wrap the `BatchedEnvironment`, in order.
       render_mode: "rgb_array" to make `render` work; None to save the cost.
       **env_kwargs: to the environment.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -101,15 +101,24 @@ def _limited(max_episode_steps: int, env: gymnasium.Env) -> gymnasium.Env:
     """
     if isinstance(env, gymnasium.wrappers.TimeLimit):
         env = env.env
-    inside: Any = env
-    while isinstance(inside, gymnasium.Wrapper):
-        if isinstance(inside, gymnasium.wrappers.TimeLimit) and not 0 < max_episode_steps <= inside._max_episode_steps:
-            raise ValueError(
-                f"max_episode_steps={max_episode_steps} cannot lift the limit of {inside._max_episode_steps} steps below "
-                f"the wrapper {type(env).__name__}: have the callable make its environment without a TimeLimit."
-            )
-        inside = inside.env
+    for below in _limits_below(env):
+        if not 0 < max_episode_steps <= below._max_episode_steps:
+            raise ValueError(_why_not_lifted(f"max_episode_steps={max_episode_steps}", below, env))
     return gymnasium.wrappers.TimeLimit(env, max_episode_steps) if max_episode_steps else env
+
+
+def _limits_below(env: gymnasium.Env) -> Iterator[gymnasium.wrappers.TimeLimit]:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            yield env
+        env = env.env
+
+
+def _why_not_lifted(limit: str, below: gymnasium.wrappers.TimeLimit, env: gymnasium.Env) -> str:
+    return (
+        f"{limit} cannot lift the limit of {below._max_episode_steps} steps below the wrapper {type(env).__name__}: have "
+        "the callable make its environment without a TimeLimit."
+    )
 
 
 def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:
@@ -147,11 +156,42 @@ def wrapped_maker(
 
 
 def _wrap(env: gymnasium.Env, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]]) -> gymnasium.Env:
-    """`env` in wrappers; one that skips frames comes below the time limit, which counts the agent's decisions."""
-    wrapped: gymnasium.Env = wrapper_lists.wrap(wrapper_lists.SINGLE, env, wrappers)
-    if isinstance(env, gymnasium.wrappers.TimeLimit) and frames_per_step(wrapped) != frames_per_step(env):
-        return gymnasium.wrappers.TimeLimit(_wrap(env.env, wrappers), env._max_episode_steps)
-    return wrapped
+    """`env` in wrappers; those that skip frames come below the time limit, which counts the agent's decisions.
+
+    Raises:
+      ValueError: a limit that stays below them is a shorter one.
+    """
+    wrapped, skips = env, 0
+    for number, wrapper in enumerate(wrappers, 1):
+        before = frames_per_step(wrapped)
+        wrapped = wrapper_lists.wrap(wrapper_lists.SINGLE, wrapped, [wrapper])
+        skips = number if frames_per_step(wrapped) != before else skips
+    if not skips:
+        return wrapped
+    env, limit = _without_limit(env)
+    if limit is None:
+        return wrapped
+    skipping = wrapper_lists.wrap(wrapper_lists.SINGLE, env, wrappers[:skips])
+    for below in _limits_below(env):
+        if limit * frames_per_step(skipping) > below._max_episode_steps * frames_per_step(below):
+            raise ValueError(_why_not_lifted(f"A limit of {limit} decisions", below, env))
+    limited: gymnasium.Env = gymnasium.wrappers.TimeLimit(skipping, limit)
+    return wrapper_lists.wrap(wrapper_lists.SINGLE, limited, wrappers[skips:])
+
+
+def _without_limit(env: gymnasium.Env) -> tuple[gymnasium.Env, int | None]:
+    """`env` without its own time limit, or that of its id, which other wrappers of the id may be around; and the limit."""
+    if isinstance(env, gymnasium.wrappers.TimeLimit):
+        inside, limit = _without_limit(env.env)
+        return inside, env._max_episode_steps if limit is None else min(limit, env._max_episode_steps)
+    above = env
+    while env.spec is not None and isinstance(above, gymnasium.Wrapper):
+        below = above.env
+        if isinstance(below, gymnasium.wrappers.TimeLimit) and frames_per_step(below) == frames_per_step(env):
+            above.env = below.env
+            return env, below._max_episode_steps
+        above = below
+    return env, None
 
 
 def _vector_maker(

@@ -49,7 +49,7 @@ def load(
       with_group: see `AgentsEnv`.
       max_episode_steps: see `AgentsEnv`. A simulator's own episode ends when no agent has asked for a decision for long;
         it is reset then, and at no other time.
-      gym_env_wrappers: wrap each `AgentsEnv`, in order.
+      gym_env_wrappers: wrap each `AgentsEnv`, in order; those for a single agent, such as `FrameStack`, refuse it.
       env_wrappers: wrap the `BatchedEnvironment`, in order.
       **env_kwargs: to the simulator's class. Each simulator gets a free port, and a seed of its own unless `seed` is given:
         it takes none at a reset.

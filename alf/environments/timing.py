@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.environments.gymnasium_environment import close_quietly
 from alf.environments.random_actions import mask_for, sample_actions
 from alf.environments.vectorization import EnvironmentLoader
 
@@ -66,7 +67,7 @@ def measure(loader: EnvironmentLoader, kind: str, batch_size: int, seconds: floa
     except Exception as e:
         return Measurement(kind, batch_size, problem=f"{type(e).__name__}: {e}")
     finally:
-        env.close()
+        close_quietly(env)
 
 
 def thread_gain(build: Callable[[], BatchedEnvironment], seconds: float = 0.3) -> float:
@@ -86,5 +87,5 @@ def thread_gain(build: Callable[[], BatchedEnvironment], seconds: float = 0.3) -
             thread.join()
     finally:
         for env in envs:
-            env.close()
+            close_quietly(env)
     return sum(alone / secs for secs in together if secs)

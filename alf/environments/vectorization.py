@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from alf.environments import wrapper_lists
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, is_envpool
-from alf.environments.gymnasium_environment import SingleEnvironment, VectorEnvironment
+from alf.environments.gymnasium_environment import SingleEnvironment, ToldInfo, VectorEnvironment, close_quietly
 from alf.environments.process_environment import ProcessEnvironment, make_process_environment
 from alf.environments.seeding import Seed, distinct_seeds
 from alf.environments.spaces import FRAMES_PER_STEP, frames_per_step
@@ -29,7 +29,8 @@ class EnvironmentLoader:
 
     Attributes:
       make: makes a `gymnasium.Env`, a `gymnasium.vector.VectorEnv`, an EnvPool or a `BatchedEnvironment`. One that
-        takes `num_envs` or `batch_size` gets B by that name, and where it takes `seed` too, an integer seed.
+        takes `num_envs` or `batch_size` gets B by that name, and where it takes `seed` too, an integer seed; but for
+        classes of `gymnasium.Env`, whose arguments are their own.
       make_vector: makes an environment that is vectorised by itself, of B rows, from B and B seeds; None where there is
         no such thing.
       make_envpool: makes an EnvPool of B rows from B and B seeds; None where there is no task id.
@@ -132,7 +133,7 @@ class EnvironmentLoader:
             return _sync(made, self._again(size, seeds), size, seeds)
         except BaseException:
             if hasattr(made, "close"):
-                made.close()
+                close_quietly(made)
             raise
 
     def _again(self, size: int, seeds: list[int]) -> Callable[[], gymnasium.Env]:
@@ -152,11 +153,19 @@ def row_seeds(seed: Seed, batch_size: int) -> list[int]:
 
 
 def _call(make: Callable[..., Any], batch_size: int, seed: int) -> Any:
-    takes = _parameters(make)
+    takes = {} if _is_single(make) else _parameters(make)
     kwargs = {name: batch_size for name in ("num_envs", "batch_size") if name in takes}
     if kwargs and "seed" in takes:
         kwargs["seed"] = seed
     return make(**kwargs)
+
+
+def _is_single(make: Callable[..., Any]) -> bool:
+    """Whether it is a class of single environments, with arguments bound or wrappers around or without."""
+    inner = inspect.unwrap(make)
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
+    return isinstance(inner, type) and issubclass(inner, gymnasium.Env)
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -193,12 +202,9 @@ def _sync(
     made = [first]
     try:
         made.extend(make_env() for _ in range(size - 1))
-        return VectorEnvironment(SyncVectorEnv([functools.partial(_same, env) for env in made], copy=False), seeds)
+        rows = [functools.partial(ToldInfo, env) for env in made]
+        return VectorEnvironment(SyncVectorEnv(rows, copy=False), seeds)
     except BaseException:
         for env in made[1:]:
-            env.close()
+            close_quietly(env)
         raise
-
-
-def _same(env: gymnasium.Env) -> gymnasium.Env:
-    return env

@@ -12,6 +12,7 @@ import gin
 import gymnasium
 import numpy as np
 
+from alf.environments import agents
 from alf.environments.atari_preprocessing import DMAtariPreprocessing as DMAtariPreprocessing
 from alf.environments.batch_wrappers import EpisodicLife as EpisodicLife
 from alf.environments.batch_wrappers import NonEpisodicAgent as NonEpisodicAgent
@@ -42,12 +43,13 @@ class FrameSkip(gymnasium.Wrapper):
         """Wraps `env`.
 
         Args:
-          env: any environment.
+          env: any environment of a single agent.
           skip: how often an action is taken, at least 1.
 
         Raises:
-          ValueError: `skip` is below 1.
+          ValueError: `skip` is below 1, or the environment has several agents.
         """
+        agents.refuse("FrameSkip", env.observation_space)
         super().__init__(env)
         if skip < 1:
             raise ValueError(f"FrameSkip needs skip >= 1; got {skip}.")

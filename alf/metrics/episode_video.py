@@ -76,7 +76,8 @@ class EpisodeVideo:
 
         Args:
           trajectory: the step, next_step_type int32 [B].
-          render: gives a picture of row 0, uint8 [height, width, 3], or None.
+          render: gives a picture of row 0, uint8 [height, width, 3], or None. Gray ones [height, width] and
+            [height, width, 1] and other numbers from 0 to 255 do too; one of another size than the first is left out.
         """
         if not self._recording:
             return
@@ -88,18 +89,18 @@ class EpisodeVideo:
 
     def _take(self, render: Callable[[], np.ndarray | None]) -> None:
         try:
-            frame = render()
+            drawn = render()
+            frame = None if drawn is None else _thinned_out(drawn, self._max_side)
         except NotImplementedError:
             frame = None
         # What a simulator raises that cannot draw here, such as without a display, is its own affair.
         except Exception as e:
-            logging.warning("Evaluations have no video, since no picture could be drawn: %s: %s", type(e).__name__, e)
+            _say_that_none_is_shown(e)
             frame = None
         if frame is None:
             self._possible = self._recording = False
-            return
-        thin = max(1, -(-max(frame.shape[:2]) // self._max_side))
-        self._frames.append(np.ascontiguousarray(frame[::thin, ::thin, :3]))
+        elif not self._frames or frame.shape == self._frames[0].shape:
+            self._frames.append(frame)
 
     def picture(self) -> Picture | None:
         """What was gathered since `begin`, if anything was; once."""
@@ -107,7 +108,35 @@ class EpisodeVideo:
         if not frames:
             return None
         height, width = frames[0].shape[:2]
-        return Picture(gif(frames, _FPS / self._stride), height, width)
+        try:
+            return Picture(gif(frames, _FPS / self._stride), height, width)
+        # An evaluation is worth more than its picture.
+        except Exception as e:
+            _say_that_none_is_shown(e)
+            self._possible = False
+            return None
+
+
+def _say_that_none_is_shown(error: Exception) -> None:
+    logging.warning("Evaluations have no video, since no picture could be drawn: %s: %s", type(error).__name__, error)
+
+
+def _thinned_out(drawn: Any, max_side: int) -> np.ndarray:
+    """A picture as uint8 [height, width, 3] of at most `max_side` pixels a side, in an array of its own.
+
+    Raises:
+      ValueError: it is no picture.
+    """
+    picture = np.atleast_3d(drawn)
+    if picture.ndim != 3 or picture.shape[2] == 2 or not picture.size or picture.dtype.kind not in "biuf":
+        raise ValueError(
+            f"Environment.render must return uint8 [height, width, 3]; it returned {picture.dtype} {np.shape(drawn)}."
+        )
+    thin = max(1, -(-max(picture.shape[:2]) // max_side))
+    picture = picture[::thin, ::thin, :3]
+    if picture.dtype != np.uint8:
+        picture = np.clip(picture, 0, 255).astype(np.uint8)
+    return np.array(np.broadcast_to(picture, (*picture.shape[:2], 3)), order="C")
 
 
 def gif(frames: list[np.ndarray], fps: float) -> bytes:

@@ -20,7 +20,8 @@ def has_goal(observation_spec: Any) -> bool:
     if not isinstance(observation_spec, Mapping) or not {_ACHIEVED, _DESIRED} <= set(observation_spec):
         return False
     achieved, desired = observation_spec[_ACHIEVED], observation_spec[_DESIRED]
-    return not isinstance(achieved, (Mapping, list, tuple)) and achieved.shape == desired.shape
+    nested = any(isinstance(goal, (Mapping, list, tuple)) for goal in (achieved, desired))
+    return not nested and achieved.shape == desired.shape
 
 
 def goal_distance(observation: Mapping[str, Any], axes: int) -> np.ndarray:

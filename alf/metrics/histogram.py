@@ -57,10 +57,10 @@ class Histogram:
         self._buckets[bucket] = self._buckets.get(bucket, 0) + count
 
     def summary(self) -> dict[str, float]:
-        """`mean`, `std`, `min`, `max` of the values; nothing without any."""
+        """`mean`, `std`, `min`, `max` of the values; nothing without any. Of very large ones `std` is nan."""
         if not self.count:
             return {}
-        std = math.sqrt(self._deviations / self.count)
+        std = math.sqrt(self._deviations / self.count) if 0.0 <= self._deviations < math.inf else math.nan
         return {"mean": self._mean, "std": std, "min": self.minimum, "max": self.maximum}
 
     def proto(self) -> tf.compat.v1.HistogramProto:
@@ -79,7 +79,7 @@ class Histogram:
             max=self.maximum,
             num=self.count,
             sum=self._mean * self.count,
-            sum_squares=self._deviations + self._mean**2 * self.count,
+            sum_squares=self._deviations + self._mean * self._mean * self.count,
             bucket_limit=limits,
             bucket=counts,
         )

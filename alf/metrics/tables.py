@@ -40,7 +40,7 @@ class RowFile(abc.ABC):
         return self._path
 
     def append(self, row: Mapping[str, Value]) -> None:
-        """Adds a row; not flushed. None stands for no value.
+        """Adds a row; not flushed. None stands for no value. Names have single spaces, as the header is read.
 
         Raises:
           OSError: the file cannot be written; the next call tries again.
@@ -48,7 +48,7 @@ class RowFile(abc.ABC):
         try:
             if self._file is None:
                 self._file = self._open()
-            self._write(self._file, {name: _plain(value) for name, value in row.items()})
+            self._write(self._file, {_one_line(name): _plain(value) for name, value in row.items()})
         except OSError:
             self._give_up()
             raise
@@ -231,7 +231,7 @@ def _remove_torn_line(path: str) -> None:
 def _header(path: str) -> list[str]:
     with _reading(path) as file:
         # A quote that damage has opened would take the line end into the name of the last column.
-        return [" ".join(name.split()) for name in _fields(file.readline())]
+        return [_one_line(name) for name in _fields(file.readline())]
 
 
 def _reading(path: str) -> TextIO:
@@ -257,10 +257,14 @@ def _csv_field(value: Value) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _plain(value: Any) -> Value:
     """A value of Python's own, without line ends; numpy numbers become Python's."""
     if isinstance(value, str):
-        return " ".join(value.split())
+        return _one_line(value)
     if value is None or type(value) in (int, float):
         return value
     return value.item() if isinstance(value, np.generic) else float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf.environments import agents, create_environment, suite_agents
+from alf.environments import agents, create_environment, suite_agents, suite_gym, wrappers
 from alf.environments.agents_env import AgentsEnv
+from alf.environments.checker import check_environment
 from alf.environments.counting_agents import IDLE_REWARD, UNSEEN_REWARD, CountingAgents
+from tests.environments.small_agents import SmallAgents
 
 _FIRST, _MID, _LAST, _IDLE = 0, 1, 2, 3
 _NUM_ACTIONS = 5
@@ -246,3 +249,80 @@ def test_choices_of_several_axes_are_stacked_in_front() -> None:
     assert space.shape == (2, 2, 2)
     np.testing.assert_array_equal(space.nvec, [[[2, 3], [3, 4]]] * 2)
     np.testing.assert_array_equal(space.start, [[[0, 1], [2, 3]]] * 2)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Discrete(3, start=1, dtype=np.int32),
+        gymnasium.spaces.Discrete(200, dtype=np.uint8),
+        gymnasium.spaces.MultiDiscrete([3, 4], dtype=np.uint8),
+        gymnasium.spaces.MultiDiscrete([3, 4], dtype=np.int32, start=[1, -1]),
+    ],
+    ids=str,
+)
+def test_agents_get_actions_of_their_space(space: gymnasium.Space) -> None:
+    taken = []
+
+    class Picky(CountingAgents):
+        def action_space(self, agent: str) -> gymnasium.Space:
+            return space
+
+        def step(self, actions: Any) -> Any:
+            assert all(space.contains(action) for action in actions.values()), actions
+            taken.extend(actions.values())
+            return super().step(dict.fromkeys(actions, 0))
+
+    load = functools.partial(suite_agents.load, slots={"agent": 3})
+    env = create_environment(Picky, load, num_parallel_environments=2, seed=0, max_restarts=0)
+    assert env.action_spec()["agent"].dtype == np.int64
+    env.reset()
+    for _ in range(5):
+        env.step({"agent": np.ones((2, *env.action_spec()["agent"].shape), np.int64)})
+    assert taken
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        functools.partial(wrappers.FrameSkip, skip=2),
+        functools.partial(wrappers.FrameStack, fields=["chaser.observation"]),
+        functools.partial(wrappers.FrameResize, fields=["chaser.observation"]),
+        functools.partial(wrappers.FrameGrayScale, fields=["chaser.observation"]),
+        wrappers.OneHot,
+        wrappers.AccumulatedReward,
+    ],
+    ids=lambda wrap: getattr(wrap, "func", wrap).__name__,
+)
+def test_wrappers_of_a_single_agent_refuse_several(wrap: Any) -> None:
+    name = getattr(wrap, "func", wrap).__name__
+    with pytest.raises(ValueError, match=rf"{name} is for a single agent; .* has \['chaser', 'runner'\]: leave it out"):
+        wrap(SmallAgents())
+
+
+def test_a_wrapper_of_ones_own_may_change_what_agents_see() -> None:
+    class Halved(wrappers.BaseObservationWrapper):
+        def transform_box(self, space: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
+            return space
+
+        def transform(self, field: str, value: Any) -> np.ndarray:
+            return value / 2
+
+    env = Halved(SmallAgents(), fields=["chaser.observation"])
+    env.reset()
+    assert env.step(None)[0]["chaser"]["observation"][:, 0].tolist() == [0.5, 0.5]
+
+
+def test_agents_are_not_told_of_a_wrapper_that_refuses_them() -> None:
+    class Numbers(SmallAgents):
+        def __init__(self) -> None:
+            super().__init__()
+            part = agents.agents_space(gymnasium.spaces.Discrete(9), 2, may_idle=False)
+            self.observation_space = gymnasium.spaces.Dict({"chaser": part})
+
+        def _observe(self) -> dict[str, Any]:
+            part = super()._observe()["chaser"]
+            return {"chaser": {**part, "observation": np.zeros(2, np.int64)}}
+
+    assert "numbers" not in {finding.check for finding in check_environment(suite_gym.load(Numbers), 20)}

@@ -81,8 +81,16 @@ def test_what_is_wrong_is_told_as_the_checks_tell_it(rows: int, first: Any, afte
     env.close()
 
 
-def test_processes_are_told_of_too() -> None:
-    first, after, message = BROKEN[-1]
+@pytest.mark.parametrize(
+    ("first", "after", "message"),
+    [BROKEN[i] for i in (0, 3, 5)]
+    + [
+        # Shared memory would take these, and spread them over the places of the observation.
+        ((SOUND[:1], {}), STEP, "at reset observation has shape (1,) where its space says (3,): correct one."),
+        ((SOUND, {}), (0.5, *STEP[1:]), "at step 0 observation has shape () where its space says (3,): correct one."),
+    ],
+)
+def test_processes_are_told_of_too(first: Any, after: Any, message: str) -> None:
     env = create_environment(lambda: Scripted(first, after), num_parallel_environments=2, vectorization="async")
     with pytest.warns(UserWarning, match="Worker"), pytest.raises(BrokenEnvironmentError) as told:
         _play(env)

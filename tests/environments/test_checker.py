@@ -65,6 +65,16 @@ def test_numbers_of_states_are_told():
     assert "numbers" not in shown
 
 
+def test_closing_that_fails_ends_no_check(logged):
+    class Shut(Walk):
+        def close(self):
+            raise RuntimeError("no port")
+
+    assert not fails(findings_of(Shut))
+    assert measure(suite_gym.load(Shut), "single", 1, 0.01).rate > 0
+    assert "Shut did not close: RuntimeError('no port')" in logged[0]
+
+
 def test_a_sound_environment_passes_every_check():
     found = findings_of(Walk)
     assert all(level == OK for level, _ in found.values()), found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from typing import Any
 
 import gin
@@ -249,6 +250,33 @@ def test_seeds_do_not_collide() -> None:
     assert distinct_seeds(None, 3) != distinct_seeds(None, 3)
     assert row_seeds([5, 6], 2) == [5, 6]
     assert row_seeds(np.random.SeedSequence(3), 4) == row_seeds(3, 4)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, [3, -2, 1]])
+def test_a_seed_that_is_none_is_told(seed: Any) -> None:
+    with pytest.raises(
+        ValueError, match=rf"A seed is a whole number of at least 0, or several; got {re.escape(str(seed))}"
+    ):
+        create_environment("CartPole-v1", num_parallel_environments=2, seed=seed)
+
+
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+def test_a_class_of_environments_has_a_batch_size_of_its_own(vectorization: str) -> None:
+    class Learns(ToyEnv):
+        def __init__(self, batch_size: int = 64, num_envs: int = 7) -> None:
+            super().__init__()
+            self.batch_size, self.num_envs = batch_size, num_envs
+
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, 1000.0 * self.num_envs + self.batch_size, *rest
+
+    rows = 1 if vectorization == "single" else 2
+    for load, reward in ((suite_gym.load, 7064), (functools.partial(suite_gym.load, batch_size=9), 7009)):
+        env = create_environment(Learns, load, num_parallel_environments=rows, vectorization=vectorization)
+        env.reset()
+        assert env.step(np.zeros(rows, np.int64)).reward.tolist() == [reward] * rows
+        env.close()
 
 
 def test_given_row_seeds_reach_the_rows() -> None:

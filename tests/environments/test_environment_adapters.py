@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import tensorflow as tf
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from alf.environments import BatchedEnvironment, SingleEnvironment, VectorEnvironment, create_environment
+from alf.environments import BatchedEnvironment, SingleEnvironment, VectorEnvironment, create_environment, suite_gym
 from tests.environments.toy_environments import ENDS, NestedEnv, ToyEnv, ToyVectorEnv
 
 _ROWS = 3
@@ -185,6 +186,81 @@ def test_a_reward_may_have_an_axis_of_one(vectorization: str) -> None:
     env.close()
 
 
+class _Row(ToyEnv):
+    """Its row is its first seed, and what a step gives, the info among it, is changed by `change`."""
+
+    def __init__(self, change: Callable[[int, bool, Any], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.row = self.row if seed is None else seed
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        return self.change(self.row, result[2], result)
+
+
+def _changed(vectorization: str, change: Callable[[int, bool, Any], Any]) -> BatchedEnvironment:
+    rows = 1 if vectorization == "single" else _ROWS
+    return suite_gym.load(functools.partial(_Row, change))(rows, [*range(rows)], vectorization)
+
+
+_INFOS: dict[str, Callable[[int, bool], Any]] = {
+    "lengths": lambda row, done: {"visited": np.arange(row)},
+    "kinds": lambda row, done: {"score": None if row else 3, "end": {"won": 1.0} if done else "running"},
+    "large": lambda row, done: {"n": 2**70},
+    "lock": lambda row, done: {"lock": threading.Lock()},
+    "list": lambda row, done: ["nothing"],
+    "none": lambda row, done: None,
+    "players": lambda row, done: {"success": [done] * 2, "lives": {"ann": row}},
+}
+
+
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+@pytest.mark.parametrize("info", _INFOS.values(), ids=_INFOS.keys())
+def test_rows_may_tell_what_they_like(vectorization: str, info: Callable[[int, bool], Any]) -> None:
+    env = _changed(vectorization, lambda row, done, step: (*step[:4], info(row, done)))
+    assert _played(env) == _expected("terminate", env.batch_size)
+    assert env.successes is None or not env.successes.any()
+
+
+@pytest.mark.parametrize("told", [bool, np.bool_, int, lambda done: np.array([done])])
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+def test_success_is_read_in_every_form_of_one_number(vectorization: str, told: Callable[[bool], Any]) -> None:
+    env = _changed(vectorization, lambda row, done, step: (*step[:4], {"is_success": told(done), "x": [0] * row}))
+    env.reset()
+    for action in _actions(env.batch_size):
+        step = env.step(action)
+        if (step.step_type == 0).all():
+            continue
+        assert env.successes is not None
+        assert env.successes.tolist() == (step.step_type == 2).tolist()
+    env.close()
+
+
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_rewards_and_flags_may_have_axes_of_one(vectorization: str, axes: int) -> None:
+    def change(row: int, done: bool, step: Any) -> Any:
+        observation, *numbers, info = step
+        return observation, *(np.reshape(number, (1,) * axes) for number in numbers), info
+
+    env = _changed(vectorization, change)
+    assert _played(env) == _expected("terminate", env.batch_size)
+
+
+def test_flags_of_a_vector_may_have_an_axis_of_one() -> None:
+    class Vector(ToyVectorEnv):
+        def step(self, actions: np.ndarray) -> Any:
+            observation, reward, *flags, info = super().step(actions)
+            return observation, reward, *(flag[:, np.newaxis] for flag in flags), info
+
+    env = create_environment(Vector, num_parallel_environments=_ROWS)
+    assert _played(env) == _expected("terminate", _ROWS)
+
+
 def test_an_observation_unlike_its_space_is_named() -> None:
     class Wrong(ToyEnv):
         def reset(self, **kwargs: Any) -> Any:
@@ -239,3 +315,16 @@ def test_render_gives_the_picture_of_row_0() -> None:
         env.close()
     with pytest.raises(NotImplementedError, match="render_mode"):
         create_environment(ToyEnv, nonparallel=True).render()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize("space", [gymnasium.spaces.Tuple(()), gymnasium.spaces.Dict({"a": gymnasium.spaces.Dict()})])
+def test_several_rows_have_no_empty_actions(space: gymnasium.Space, vectorization: str) -> None:
+    class Idle(ToyEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = space
+
+    with pytest.raises(ValueError, match=r"The action space .* has an empty part, .*: leave that out"):
+        create_environment(Idle, num_parallel_environments=2, vectorization=vectorization)
+    create_environment(Idle, num_parallel_environments=1, vectorization="single").reset()

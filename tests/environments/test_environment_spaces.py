@@ -147,3 +147,19 @@ def test_gaussian_actions_are_clipped_and_not_in_place() -> None:
 def test_unsupported_spaces_are_named(space: gymnasium.Space) -> None:
     with pytest.raises(ValueError, match=r"(Text|Sequence|Graph).*use Box"):
         alf_spaces.observation_spec(space)
+
+
+def test_what_tensorflow_has_no_type_for_is_refused() -> None:
+    wide = spaces.Box(-1.0, 1.0, (2,), np.longdouble)  # type: ignore[arg-type]
+    for spec in (alf_spaces.observation_spec, alf_spaces.action_spec):
+        with pytest.raises(
+            ValueError, match=r"space/?.* is of \w+, which TensorFlow does not have: give it np.float32"
+        ):
+            spec(spaces.Tuple((wide,)))
+
+
+def test_names_of_several_kinds_are_refused() -> None:
+    mixed = spaces.Dict({"a": spaces.Discrete(2), 2: spaces.Discrete(2)})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"names .*\['a', 2\]: make all of them text"):
+        alf_spaces.observation_spec(mixed)
+    assert list(alf_spaces.observation_spec(spaces.Dict({1: spaces.Discrete(2)}))) == [1]  # type: ignore[dict-item]

@@ -12,6 +12,7 @@ from tf_agents.trajectories import trajectory
 
 from alf.environments import BatchedEnvironment, create_environment, suite_gym
 from alf.environments.batch_wrappers import EpisodicLife
+from alf.environments.grouped_rows import GroupedRows
 from alf.metrics.metrics import standard_metrics
 from alf.utils import value_ops
 from alf.utils.common import reward_clipping
@@ -184,3 +185,46 @@ def test_an_environment_without_lives_is_refused() -> None:
     with pytest.raises(ValueError, match=r"info\['lives'\]"):
         env.reset()
     env.close()
+
+
+@pytest.mark.parametrize(("vectorization", "rows"), [("single", 1), ("sync", _ROWS), ("async", 2)])
+def test_a_step_that_tells_no_lives_loses_none(vectorization: str, rows: int) -> None:
+    """Rows tell their lives at every second step of theirs, and these are out of step."""
+
+    class Quiet(LivesEnv):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            self.start = self.game if seed is None else seed
+            return super().reset(seed=seed)
+
+        def step(self, action: Any) -> Any:
+            *step, info = super().step(action)
+            return *step, info if (self.time + self.start) % 2 else {}
+
+    load = suite_gym.load(functools.partial(Quiet, max_steps=4), env_wrappers=(EpisodicLife,))
+    env = load(rows, [*range(rows)], vectorization)
+    told, known = Quiet(max_steps=4), []
+    told.reset(seed=0)
+    for _ in range(3):
+        *_, info = told.step(0)
+        known.append(info.get("lives", known[-1] if known else 3))
+    env.reset()
+    for before, lives in zip([3, *known], known, strict=False):
+        step = env.step(np.zeros(rows, np.int64))
+        assert env.lives is not None
+        assert env.lives[0] == lives
+        assert step.discount[0] == (lives == before)
+    env.close()
+
+
+def test_a_group_of_games_has_no_lives_of_its_own() -> None:
+    def make(count: int) -> BatchedEnvironment:
+        grouped = functools.partial(GroupedRows, count=count)
+        load = suite_gym.load(_rows([0, 1]), env_wrappers=(grouped, EpisodicLife))
+        return load(2, 0)
+
+    env = make(1)
+    env.reset()
+    assert env.lives is not None
+    assert env.lives.tolist() == [3, 3]
+    with pytest.raises(ValueError, match=r"info\['lives'\]"):
+        make(2).reset()

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from alf.environments import process_environment
-from alf.environments.call_thread import bounded_call
-from alf.environments.process_environment import make_process_environment
+from alf.environments.call_thread import CallThread, bounded_call
+from alf.environments.process_environment import ProcessEnvironment, make_process_environment
 from alf.environments.utils import create_environment
 from tests.environments.toy_environments import ToyEnv
 
@@ -82,6 +82,66 @@ def test_drawing_that_fails_or_hangs_is_an_error_in_time(hang: bool, kind: type[
     with pytest.raises(kind, match=said):
         bounded_call(env.render, 20.0, "drawing")
     env.close()
+
+
+@pytest.mark.parametrize(("vectorization", "rows"), [("single", 1), ("sync", 2), ("async", 2)])
+def test_a_step_that_resets_has_the_time_of_a_reset(
+    vectorization: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name = (ProcessEnvironment, "_call") if vectorization == "async" else (CallThread, "call")
+    limits: list[float] = []
+    call = getattr(owner, name)
+
+    def noted(*args: Any) -> Any:
+        limits.append(args[-1])
+        return call(*args)
+
+    monkeypatch.setattr(owner, name, noted)
+    env = create_environment(
+        ToyEnv, num_parallel_environments=rows, vectorization=vectorization, step_timeout_secs=60.0
+    )
+    before = env.reset().step_type
+    for _ in range(8):
+        limits.clear()
+        step = env.step(np.zeros(rows, np.int64))
+        assert limits == [300.0 if (before == 2).any() else 60.0]
+        before = step.step_type
+    env.close()
+
+
+class _CannotClose(ToyEnv):
+    """Raises when it is closed."""
+
+    def close(self) -> None:
+        raise RuntimeError("the port is in use")
+
+
+def test_an_environment_that_cannot_be_closed_can_be_used(logged: list[str]) -> None:
+    env = create_environment(_CannotClose, num_parallel_environments=2, vectorization="async")
+    env.reset()
+    assert env.step(np.zeros(2, np.int64)).reward.tolist() == [12.0, 12.0]
+    env.close()
+    assert any("did not close: RuntimeError('the port is in use')" in line for line in logged)
+
+
+_BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+_UNFIT = [
+    (gymnasium.spaces.Graph(_BOX, None), "The observation space is a Graph, which alf cannot turn into arrays"),
+    (gymnasium.spaces.Dict({"a": gymnasium.spaces.Sequence(_BOX)}), "The observation/a space is a Sequence, which alf"),
+    (gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float16), "no memory of float16 to share: .*np.float32"),
+    (gymnasium.spaces.Dict({"a": gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float16)}), "no memory of float16 to share"),
+]
+
+
+@pytest.mark.parametrize(("space", "message"), _UNFIT, ids=lambda value: type(value).__name__)
+def test_spaces_that_processes_cannot_have_are_told_before_one_starts(space: gymnasium.Space, message: str) -> None:
+    class Shown(ToyEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = space
+
+    with pytest.raises(ValueError, match=message):
+        create_environment(Shown, num_parallel_environments=2, vectorization="async")
 
 
 def test_one_array_of_all_rows_pictures_is_that_of_the_first() -> None:

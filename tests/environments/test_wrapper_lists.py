@@ -37,7 +37,7 @@ def test_gymnasium_wrappers_among_those_of_batches_wrap_single_environments() ->
     batched: Any = env.env  # type: ignore[attr-defined]
     assert type(batched) is NonEpisodicAgent
     for row in batched._env._env.unwrapped.envs:
-        assert _layers(row) == ["FrameStack", "RandomFirstEpisodeLength", "FrameStack"]
+        assert _layers(row) == ["FrameStack", "RandomFirstEpisodeLength", "FrameStack", "ToldInfo"]
     assert env.observation_spec().shape == (4 * 4 * 2,)
     env.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf.environments import BatchedEnvironment, create_environment, spaces, suite_gym, wrappers
+from alf.environments import BatchedEnvironment, create_environment, gym_ids, spaces, suite_gym, wrappers
 from alf.environments.batch_wrappers import BatchWrapper, NonEpisodicAgent
 from alf.environments.random_limits import RandomTimeLimit
 from tests.environments.toy_environments import ToyEnv
@@ -278,6 +279,51 @@ def test_time_limits_count_decisions_above_the_skipping_of_gymnasium_too() -> No
     assert spaces.frames_per_step(wrappers.FrameSkip(env, 2)) == 8
 
 
+def _registered(**kwargs: Any) -> gymnasium.Env:
+    """With a wrapper around its limit of 200 steps."""
+    spec = copy.deepcopy(gymnasium.spec("MountainCar-v0"))
+    spec.additional_wrappers = (gymnasium.wrappers.RecordEpisodeStatistics.wrapper_spec(),)
+    return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+
+
+def test_time_limits_below_other_wrappers_of_an_id_count_decisions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym_ids, "make", lambda name, disable_env_checker, **kwargs: _registered(**kwargs))
+    skip = functools.partial(wrappers.FrameSkip, skip=4)
+    made = suite_gym.load("MountainCar-v0", [skip]).make_one(0)
+    assert _length(made) == (200, True)
+    assert isinstance(made.env.env, gymnasium.wrappers.RecordEpisodeStatistics)
+    assert _length(suite_gym.load("MountainCar-v0", [skip], max_episode_steps=6).make_one(0)) == (6, True)
+    plain = suite_gym.load("MountainCar-v0", [], max_episode_steps=6).make_one(0)
+    assert [type(env).__name__ for env in (plain, plain.env)] == ["RecordEpisodeStatistics", "TimeLimit"]
+
+
+def test_time_limits_that_a_callable_keeps_below_other_wrappers() -> None:
+    skip = functools.partial(wrappers.FrameSkip, skip=4)
+    own = lambda: gymnasium.wrappers.TransformReward(gymnasium.wrappers.TimeLimit(_Endless(), 12), float)  # noqa: E731
+    assert _length(suite_gym.load(own, [skip]).make_one(0)) == (3, True), "it counts steps of its own"
+    assert _length(suite_gym.load(own, [skip], max_episode_steps=3).make_one(0)) == (3, True)
+    with pytest.raises(
+        ValueError, match="A limit of 6 decisions cannot lift the limit of 12 steps below the wrapper Trans"
+    ):
+        suite_gym.load(own, [skip], max_episode_steps=6).make_one(0)
+    assert _length(suite_gym.load(_registered, [skip], max_episode_steps=6).make_one(0)) == (6, True)
+
+
+def test_wrappers_above_one_that_skips_see_the_time_limit() -> None:
+    skip = functools.partial(wrappers.FrameSkip, skip=4)
+    wrap = [skip, gymnasium.wrappers.TimeAwareObservation]
+    env = suite_gym.load("MountainCar-v0", wrap, max_episode_steps=10).make_one(0)
+    assert env.reset()[0].shape == (3,)
+    assert _length(env) == (10, True)
+
+
+class _Endless(ToyEnv):
+    """Never ends."""
+
+    def step(self, action: Any) -> Any:
+        return self._observe(0), 1.0, False, False, {}
+
+
 @pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
 def test_frames_that_gymnasium_skips_are_counted_in_batches_too(vectorization: str) -> None:
     skip = functools.partial(gymnasium.wrappers.MaxAndSkipObservation, skip=4)
@@ -377,3 +423,38 @@ def test_names_in_gin_files() -> None:
     finally:
         with gin.unlock_config():
             gin.clear_config()
+
+
+_BOX = gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+
+
+class _Shows(ToyEnv):
+    """Shows a space, if with nothing in it."""
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        super().__init__()
+        self.observation_space = space
+
+
+@pytest.mark.parametrize(
+    ("wrap", "space", "message"),
+    [
+        (wrappers.FrameStack, gymnasium.spaces.Box(0.0, 1.0, ()), "FrameStack takes arrays of at least one axis"),
+        (functools.partial(wrappers.FrameStack, fields=["a", "a"]), None, r"fields=\['a', 'a'\] .* twice"),
+        (functools.partial(wrappers.FrameStack, fields="a"), None, "fields='a' must be a list of names"),
+        (functools.partial(wrappers.FrameResize, width=0), _BOX, "width and height >= 1; got 0 and 84"),
+        (functools.partial(wrappers.SelectFields, fields=["a"]), gymnasium.spaces.Tuple((_BOX,)), "a Dict; got Tuple"),
+        (functools.partial(wrappers.SelectFields, fields="a"), None, "fields='a' must be a list of names"),
+    ],
+)
+def test_what_wrappers_cannot_take_is_told(wrap: Any, space: gymnasium.Space | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrap(_Shows(gymnasium.spaces.Dict({"a": _BOX}) if space is None else space))
+
+
+def test_stacks_of_lists() -> None:
+    class Lists(ToyEnv):
+        def _observe(self, action: int) -> Any:
+            return super()._observe(action).tolist()
+
+    assert wrappers.FrameStack(Lists(), 2).reset()[0].tolist() == [0, 0, 0, -1] * 2

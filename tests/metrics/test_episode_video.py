@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.metrics import episode_video
 from alf.metrics.episode_video import TAG, EpisodeVideo, gif
 from alf.metrics.summary_writer import SummaryWriter
 
@@ -113,6 +114,49 @@ def test_environments_without_pictures_are_asked_once(tmp_path, logged):
         assert len(logged) == told
     assert "no picture could be drawn: OSError: no display" in logged[0]
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("pictures", "shades"),
+    [
+        ([np.full((20, 30), shade, np.uint8) for shade in (40, 80)], [40, 80]),
+        ([np.full((20, 30, 1), shade, np.uint8) for shade in (40, 80)], [40, 80]),
+        ([np.full((20, 30, 3), shade, np.int64) for shade in (40, 80)], [40, 80]),
+        ([np.full((20, 30, 3), shade, np.float32) for shade in (40, 300)], [40, 255]),
+        # As plots that grow; what is of another size than the first is left out.
+        ([np.full((20, 30 + (i == 1), 3), shade, np.uint8) for i, shade in enumerate((40, 80, 120))], [40, 120]),
+    ],
+    ids=["gray", "one channel", "int64", "float32", "growing"],
+)
+def test_pictures_of_other_kinds_are_shown(pictures, shades):
+    video, drawn = EpisodeVideo(stride=1), iter(pictures)
+    _play(video, lambda: next(drawn), len(pictures))
+    picture = video.picture()
+    frames = imageio.mimread(io.BytesIO(picture.encoded))
+    assert [int(frame[0, 0, 0]) for frame in frames] == shades
+    assert all(len(np.unique(frame[..., :3])) == 1 for frame in frames)
+    assert (picture.height, picture.width) == (20, 30)
+
+
+@pytest.mark.parametrize("drawn", ["text", np.zeros((4, 5, 2)), np.zeros((0, 5, 3)), np.zeros((1, 4, 5, 3)), [None]])
+def test_what_is_no_picture_is_told_once(drawn, logged):
+    video = EpisodeVideo(stride=1)
+    for _ in range(2):
+        _play(video, lambda: drawn, 3)
+        assert video.picture() is None
+    assert len(logged) == 1
+    assert "Evaluations have no video, since no picture could be drawn" in logged[0]
+
+
+def test_what_cannot_be_encoded_is_told_of(logged, monkeypatch):
+    def broken(*args):
+        raise OSError("no space")
+
+    monkeypatch.setattr(episode_video, "gif", broken)
+    video = EpisodeVideo()
+    _play(video, _Screen(), 3)
+    assert video.picture() is None
+    assert "OSError: no space" in logged[0]
 
 
 def test_numbers_that_are_too_small():

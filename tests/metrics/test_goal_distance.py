@@ -29,3 +29,6 @@ def test_which_observations_tell_a_goal():
     assert not has_goal({"observation": spec, "desired_goal": spec})
     assert not has_goal({**goal, "achieved_goal": tf.TensorSpec([3], tf.float32)})
     assert not has_goal({**goal, "achieved_goal": {"x": spec}, "desired_goal": {"x": spec}})
+    for nested in ({"x": spec}, (spec,)):
+        assert not has_goal({**goal, "desired_goal": nested})
+        assert not has_goal({**goal, "achieved_goal": nested})

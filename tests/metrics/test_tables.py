@@ -171,3 +171,16 @@ def test_a_full_disk_is_told_and_rows_come_back_whole(tmp_path, monkeypatch):
     file.append({"step": 2})
     file.close()
     assert _steps(file.path) == [0, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_is_the_same_however_it_is_spaced(kind, tmp_path):
+    file = _file(kind, tmp_path)
+    for step in range(2):
+        file.append({"step": step, " of\tmy   own\n": step + 0.5})
+    file.close()
+    file.append({"step": 2, " of\tmy   own\n": 2.5})
+    file.close()
+    assert [(set(row), float(row["of my own"])) for row in _read(file.path)] == [
+        ({"step", "of my own"}, step + 0.5) for step in range(3)
+    ]

@@ -117,3 +117,16 @@ def test_a_value_that_is_no_number_is_not_counted():
     histogram = Histogram()
     histogram.add(float("nan"))
     assert histogram.count == 0
+
+
+@pytest.mark.parametrize(("values", "mean"), [([1e160, 2e160], 1.5e160), ([-1.7e308, 1.7e308], None)])
+def test_very_large_values_leave_a_histogram_without_a_deviation(values, mean):
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    found = histogram.summary()
+    assert np.isnan(found["std"])
+    assert (found["min"], found["max"]) == (min(values), max(values))
+    if mean:
+        assert found["mean"] == pytest.approx(mean)
+    assert histogram.proto().num == len(values)
