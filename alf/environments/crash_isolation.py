@@ -68,8 +68,8 @@ class RestartingEnvironment(BatchedEnvironment):
           factory: builds an environment from a seed, another one each time. Called in a thread that touches the
             environment from then on where `step_timeout_secs` is set.
           seed: of the first build; None for fresh entropy.
-          step_timeout_secs: a step that takes longer counts as failed, and its thread is left behind; one in which a row
-            is reset has at least 300 s. None: no limit, and no hand-over between threads (some 20 microseconds a step).
+          step_timeout_secs: a step that takes longer counts as failed, and its thread is left behind. None: no limit,
+            and no hand-over between threads (some 20 microseconds a step).
           max_restarts: how often the environment may be rebuilt in its life; 0 lets each failure through.
           max_restarts_per_window: how often within `window_secs`.
           window_secs: see above.
@@ -203,9 +203,7 @@ class RestartingEnvironment(BatchedEnvironment):
             if self._thread is None:
                 step = self._env.step(action)
             else:
-                resets = (self._current_time_step.step_type == ts.StepType.LAST).any()
-                timeout = self._start_timeout() if resets else self._step_timeout
-                step = self._thread.call(functools.partial(self._env.step, action), timeout)
+                step = self._thread.call(functools.partial(self._env.step, action), self._step_timeout)
         except Exception as error:
             self._check_action(action, error)
             return self._truncate(self._rebuild(error))

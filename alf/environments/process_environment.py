@@ -74,8 +74,8 @@ class ProcessEnvironment(VectorEnvironment):
         Args:
           env: the vector environment, not yet reset.
           seeds: B integers for the first reset, or None.
-          step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows, and a
-            step in which some are reset, may take that, and at least 300.
+          step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows may take
+            that, and at least 300.
           told_phases: the workers' environments have an `enter_phase`.
 
         Raises:
@@ -112,8 +112,7 @@ class ProcessEnvironment(VectorEnvironment):
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
         env = self._env
-        timeout = max(self._timeout, _START_TIMEOUT_SECS) if self._any_done else self._timeout
-        return self._call(lambda: env.step_async(action), env.step_wait, timeout)
+        return self._call(lambda: env.step_async(action), env.step_wait, self._timeout)
 
     def _call(self, send: Callable[[], None], wait: Callable[..., Any], timeout: float) -> Any:
         try:

@@ -42,8 +42,7 @@ def create_environment(
       seed: an integer, a SeedSequence, or B integers (`spawn_environment_seeds`); None for fresh entropy.
       vectorization: how the B are stepped: None or "auto", "single", "sync", "async", "vector_entry_point", "envpool";
         see `EnvironmentLoader`.
-      step_timeout_secs: a step that takes longer counts as failed, after 300 s at least where a row begins an episode.
-        None: no limit in this process, 300 s for "async".
+      step_timeout_secs: a step that takes longer counts as failed. None: no limit in this process, 300 s for "async".
       max_restarts: how often the environment may be rebuilt in its life.
       max_restarts_per_window: how often within `window_secs`.
       window_secs: see above.

@@ -280,7 +280,7 @@ def test_what_is_not_finite_because_of_the_action_is_the_callers_mistake(nonfini
 
 
 def test_a_hang_in_this_process_is_left_behind() -> None:
-    env = RestartingEnvironment(_factory(hang_at=[2], hang_secs=60.0), seed=1, step_timeout_secs=0.5)
+    env = RestartingEnvironment(_factory(hang_at=[3], hang_secs=60.0), seed=1, step_timeout_secs=0.5)
     before = time.monotonic()
     played = _play(env, 12)
     assert time.monotonic() - before < 30

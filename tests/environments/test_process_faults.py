@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from alf.environments import process_environment
-from alf.environments.call_thread import CallThread, bounded_call
-from alf.environments.process_environment import ProcessEnvironment, make_process_environment
+from alf.environments.call_thread import bounded_call
+from alf.environments.process_environment import make_process_environment
 from alf.environments.utils import create_environment
 from tests.environments.toy_environments import ToyEnv
 
@@ -81,31 +81,6 @@ def test_drawing_that_fails_or_hangs_is_an_error_in_time(hang: bool, kind: type[
     env.reset()
     with pytest.raises(kind, match=said):
         bounded_call(env.render, 20.0, "drawing")
-    env.close()
-
-
-@pytest.mark.parametrize(("vectorization", "rows"), [("single", 1), ("sync", 2), ("async", 2)])
-def test_a_step_that_resets_has_the_time_of_a_reset(
-    vectorization: str, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owner, name = (ProcessEnvironment, "_call") if vectorization == "async" else (CallThread, "call")
-    limits: list[float] = []
-    call = getattr(owner, name)
-
-    def noted(*args: Any) -> Any:
-        limits.append(args[-1])
-        return call(*args)
-
-    monkeypatch.setattr(owner, name, noted)
-    env = create_environment(
-        ToyEnv, num_parallel_environments=rows, vectorization=vectorization, step_timeout_secs=60.0
-    )
-    before = env.reset().step_type
-    for _ in range(8):
-        limits.clear()
-        step = env.step(np.zeros(rows, np.int64))
-        assert limits == [300.0 if (before == 2).any() else 60.0]
-        before = step.step_type
     env.close()
 
 
