@@ -383,7 +383,15 @@ class Agent(OffPolicyAlgorithm):
         """What follows each step of [B', T, ...], and the intrinsic reward of getting there."""
         following, valid = what_follows(experience)
         steps = flat(experience._replace(bootstrap=(), state=()))
-        reward = icm.rewards(self._transition(steps, flat(following)), flat(valid))
+        transition = self._transition(steps, flat(following))
+        try:
+            reward = icm.rewards(transition, flat(valid))
+        except (TypeError, ValueError) as e:
+            seen = tf.nest.map_structure(lambda x: f"{x.dtype.name} {x.shape[1:]}", transition.observation)
+            raise ValueError(
+                f"{icm.name} cannot take what the policy sees, {seen}: give it an encoding_net, or other networks, for that, or "
+                f"the Agent an encoding_network. ({type(e).__name__}: {str(e).splitlines()[0]})"
+            ) from e
         return Explored(next_observation=following, valid=valid, reward=tf.reshape(reward, [-1, *valid.shape[1:]]))
 
     def _transition(self, inputs: Experience, next_observation: Nest) -> Transition:

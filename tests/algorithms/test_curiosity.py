@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.networks.sequential import Sequential
 from tf_agents.specs import tensor_spec
 
@@ -16,7 +18,7 @@ from alf.algorithms.icm_algorithm import ICMAlgorithm
 from alf.algorithms.rnd_algorithm import RNDAlgorithm
 from alf.data_structures import TrainingInfo
 from tests.algorithms.loss_cases import numeric_gradient
-from tests.algorithms.test_agent import make_agent
+from tests.algorithms.test_agent import ACTION, experience, make_agent
 
 OBS, FEATURES, ROWS = 3, 2, 6
 FEATURE = tf.TensorSpec([FEATURES], tf.float32)
@@ -258,3 +260,24 @@ def test_weights_of_an_intrinsic_reward_that_is_not_there_are_told(setting: Any,
     with caplog.at_level("WARNING"):
         make_agent(**setting)
     assert "no intrinsic reward without an intrinsic_curiosity_module" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("icm", "seen"),
+    [
+        (lambda: ICMAlgorithm(ACTION, tf.TensorSpec([3], tf.float32), hidden_size=8), r"float32 \(2,\)"),
+        (lambda: RNDAlgorithm(_parts_network("target"), _parts_network("predictor")), r"float32 \(2,\)"),
+    ],
+    ids=["another_size", "several_parts"],
+)
+def test_what_curiosity_cannot_take_is_said(icm: Callable[[], Any], seen: str) -> None:
+    agent = make_agent(intrinsic_curiosity_module=icm())
+    with pytest.raises(ValueError, match=rf"cannot take what the policy sees, .*{seen}.*: give it an encoding_net"):
+        agent.train_from(experience(agent))
+
+
+def _parts_network(name: str) -> Any:
+    """Of observations that are not those of the agent."""
+    layers = {"x": tf.keras.layers.Dense(2), "y": tf.keras.layers.Dense(2)}
+    spec = {"x": tf.TensorSpec([2], tf.float32), "y": tf.TensorSpec([2], tf.float32)}
+    return EncodingNetwork(spec, layers, tf.keras.layers.Concatenate(), fc_layer_params=(4,), name=name)
