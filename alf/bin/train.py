@@ -74,7 +74,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> None:
-    root_dir = command_line.root_dir(argv)
+    # A relative one would mean the run before once --force has renamed the working directory.
+    root_dir = os.path.abspath(command_line.root_dir(argv))
     command_line.set_up()
     command_line.parse_gin(root_dir)
     _bind_workers()

@@ -137,6 +137,16 @@ def test_resume_insists_on_a_run_and_force_starts_anew(tmp_path, logged):
     assert len([line for line in logged if line.startswith("Resumed from")]) == 1
 
 
+def test_force_in_the_directory_of_the_run_itself_leaves_that_run_alone(tmp_path, logged, monkeypatch):
+    root = tmp_path / "run"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    command = ["--root_dir=.", "--gin_file=ppo_cart_pole", *TINY]
+    assert run_here(train.main, *command, "--gin_param=TrainerConfig.num_iterations=2") == 0
+    assert run_here(train.main, *command, "--gin_param=TrainerConfig.num_iterations=1", "--force") == 0, logged
+    assert (_checkpoints(root), _checkpoints(f"{root}-1")) == (["ckpt-1"], ["ckpt-2"])
+
+
 def test_a_run_whose_checkpoints_are_gone_begins_anew_with_force(tmp_path, logged):
     root = tmp_path / "run"
     command = [f"--root_dir={root}", "--gin_file=ppo_cart_pole", *TINY, "--gin_param=TrainerConfig.num_iterations=1"]
