@@ -272,16 +272,28 @@ def bindings() -> list[str]:
     return [*GIN_PARAM.value, *GIN_BINDINGS.value]
 
 
-def parse_gin(directory: str) -> None:
+def parse_gin(directory: str, begins_anew: bool = False) -> None:
     """Parses the gin files that the flags name, else those of the run's directory, and the bindings of the flags.
+
+    Of those of the directory, what the run was configured by wins over files that the user has put there.
+
+    Args:
+      directory: of the run.
+      begins_anew: a new run takes its place, for which the user's files count as much.
 
     Raises:
       UsageError: there is no gin file.
       GinConfigError: one cannot be used.
     """
+    from alf.bin.run_view import CONFIG_FILE
     from alf.utils import gin_utils
 
     files = GIN_FILE.value or sorted(glob.glob(os.path.join(glob.escape(directory), "*.gin")))
+    written = os.path.join(directory, CONFIG_FILE)
+    if not GIN_FILE.value and not begins_anew and written in files[:-1]:
+        files.remove(written)
+        logging.info("%s, by which the run was configured, wins over %s; flags win over it.", written, ", ".join(files))
+        files.append(written)
     if not files:
         raise UsageError(
             f"There is no --gin_file, and no *.gin file in --root_dir={directory}: give one, e.g. "

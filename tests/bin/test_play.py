@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from alf.bin import command_line, play
+from alf.bin import command_line, play, train
 from alf.trainers.run_index import RunIndex
 from tests.bin.running import copy_run, read_until, run_here, snapshot, start
 
@@ -73,6 +73,18 @@ def test_the_best_checkpoint(trained, tmp_path, logged):
     index.save()
     assert _play(tmp_path, "--num_episodes=1", "--checkpoint=best") == 0
     assert any("ckpt-1." in line for line in logged if line.startswith("Playing"))
+
+
+def test_what_the_run_was_configured_by_wins_over_a_file_of_the_user(trained, tmp_path, logged):
+    copy_run(trained, tmp_path, 2)
+    mine = tmp_path / "mine.gin"
+    mine.write_text("ActorDistributionNetwork.fc_layer_params = (7,)\n")
+    assert _play(tmp_path, "--num_episodes=1") == 0, logged
+    assert any(
+        line.startswith(f"{tmp_path / 'configured.gin'}, by which") and f"over {mine};" in line for line in logged
+    )
+    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_param=TrainerConfig.num_iterations=3") == 0, logged
+    assert RunIndex.load(str(tmp_path)).latest().step == 3
 
 
 def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
