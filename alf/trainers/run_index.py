@@ -186,6 +186,13 @@ class RunIndex:
                 for r in self._records[behavior]
             ]
 
+    def forget_rewards(self, behavior: str = BEHAVIOR) -> None:
+        """Makes all records of a behavior ones that were not judged, none of which is the best."""
+        self._records[behavior] = [
+            dataclasses.replace(r.with_kinds(remove=["best"]), reward=None, reward_episodes=0)
+            for r in self.records(behavior)
+        ]
+
     def reset(self, records: Iterable[Record], saves: int, behavior: str = BEHAVIOR) -> None:
         """Goes back to what `records` and `saves` were."""
         self._records[behavior], self._saves[behavior] = list(records), saves
