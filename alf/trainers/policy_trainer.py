@@ -30,6 +30,7 @@ from alf.trainers.improving import Improver
 from alf.trainers.interrupts import StopSignals
 from alf.trainers.phases import Phase
 from alf.trainers.run_environments import create_evaluation_environment, create_training_environment
+from alf.trainers.run_index import RATING
 from alf.trainers.run_lock import RunLock
 from alf.trainers.run_report import EVAL_DIR, RunReport
 from alf.trainers.saving import Saver
@@ -172,7 +173,7 @@ class Trainer(Improver):
             try:
                 cut = self._evaluation_was_cut
                 if self._saver.path is None or cut or self._reached() is None:
-                    self._saver.judge_by(self._config.best_by if self._rating is None else "rating")
+                    self._saver.judge_by(self._config.best_by if self._rating is None else RATING)
                     self._saver.note(**run_facts.facts(self._seeds.run))
                 if cut:
                     self._evaluate_what_was_cut()

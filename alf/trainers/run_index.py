@@ -29,6 +29,8 @@ from alf.utils.files import write_atomically
 
 INDEX_FILE = "training_status.json"
 BEHAVIOR = "agent"
+# What judges the checkpoints of a run with self-play, where no behavior is named.
+RATING = "rating"
 
 _FORMAT = 1
 _KINDS = ("best", "final", "milestone", "periodic")

@@ -315,7 +315,7 @@ class Saver:
         """Has checkpoints judged by something from now on, besides which what they were worth by another thing counts no more.
 
         Args:
-          what: "rating", the name of a behavior, or None for the return of the environment as a whole.
+          what: `RATING`, the name of a behavior, or None for the return of the environment as a whole.
         """
         index = self.checkpointer.index
         before = index.run.get("judged_by", what)
