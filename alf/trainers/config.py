@@ -254,6 +254,11 @@ class TrainerConfig:
                 f"TrainerConfig.checkpoint_save_secs={values['checkpoint_save_secs']} follows the clock, so no run could be "
                 "repeated with exact_resume: use checkpoint_interval or checkpoint_env_steps."
             )
+        if values["exact_resume"] and not (values["checkpoint_interval"] or values["checkpoint_env_steps"]):
+            raise ValueError(
+                "TrainerConfig.exact_resume goes on from periodic checkpoints, and checkpoint_interval=0 writes none: set it, or "
+                "checkpoint_env_steps, above 0."
+            )
         samples = not (values["whole_replay_buffer_training"] and values["clear_replay_buffer"])
         if values["exact_resume"] and samples and not values["checkpoint_replay"]:
             raise ValueError(
@@ -282,7 +287,7 @@ class TrainerConfig:
             raise ValueError(
                 "TrainerConfig.schedule has no improve_steps, so training would never end; set them, or stop_conditions."
             )
-        if callable(conditions) or not all(callable(condition) for condition in conditions):
+        if callable(conditions) or not all(map(_is_condition, conditions)):
             raise ValueError(
                 f"TrainerConfig.stop_conditions={conditions!r} must be a list of conditions, such as [@alf.TimeLimit()]."
             )
@@ -293,6 +298,11 @@ class TrainerConfig:
                     f"TrainerConfig.{name}=True has nothing to evaluate: set evaluate=True, or a schedule with "
                     "steps_between_evaluation_periods."
                 )
+
+
+def _is_condition(value: Any) -> bool:
+    """Whether it can be asked: not a class, which gin gives for a name without parentheses, in a scope as a function."""
+    return callable(value) and not inspect.isclass(inspect.unwrap(value))
 
 
 _FIELDS = [p for p in inspect.signature(TrainerConfig.__init__).parameters if p != "self"]
