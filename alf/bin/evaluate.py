@@ -14,7 +14,6 @@ a behavior act by the weights of another checkpoint, so that others are judged a
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +24,6 @@ from absl import flags, logging
 from alf.bin import behavior_flag, command_line, output_flag, parallel_flag, policy_flags, trained
 from alf.bin.episodes import EpisodesError, behavior_summaries, run_episodes, summary
 from alf.bin.video import Video, VideoError, marked
-from alf.utils.files import write_atomically
 
 _DETERMINISTIC = flags.DEFINE_bool("deterministic", None, "Evaluate the most likely actions.")
 _STOCHASTIC = flags.DEFINE_bool(
@@ -229,6 +227,7 @@ def _check_flags() -> None:
         command_line.refuse((policy_flags.MAX_WAIT_SECS,), "only --watch waits")
     command_line.at_least(parallel_flag.PARALLEL, 1)
     command_line.at_least(_STEPS, 0)
+    command_line.finite(_THRESHOLD)
     command_line.has_suffix(output_flag.OUTPUT, ".jsonl" if _WATCH.value else ".json")
     if not _modes():
         raise command_line.UsageError("--nodeterministic and --nostochastic leave nothing to evaluate: drop one.")
@@ -310,7 +309,7 @@ def _write(result: dict[str, Any]) -> None:
     if path and _WATCH.value:
         output_flag.append_line(path, result)
     elif path:
-        write_atomically(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+        output_flag.write(path, result)
     if path:
         logging.info("Result: %s", path)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags, logging
 
 from alf.bin import behavior_flag, command_line, epsilon_flag, policy_flags, trained
+from alf.bin.episodes import MAX_STEPS, EpisodesError, never_ends
 from alf.bin.video import Video, VideoError, marked
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ class Player:
         from alf.trainers.agent_evaluation import recorder_of
 
         agents = self._agents = recorder_of(self._env.observation_spec(), self._env.batch_size, {})
-        time_step = self._driver.run_episodes(1)
+        ended = self._driver.get_metrics()[0]
+        before = int(ended.result())
+        time_step = self._driver.run_episodes(1, MAX_STEPS)
+        if int(ended.result()) == before:
+            raise EpisodesError(never_ends(MAX_STEPS))
         if agents is None:
             return ()
         agents.take(time_step, self._all_rows)
@@ -103,6 +108,7 @@ class Player:
           the return of each episode.
 
         Raises:
+          EpisodesError: an episode does not end.
           VideoError: `record_file` is given and the environment has no pictures.
         """
         import numpy as np
@@ -158,6 +164,7 @@ def play(
 
     Raises:
       CheckpointError: there is no such checkpoint, it is damaged, or does not fit the algorithm.
+      EpisodesError: an episode does not end.
       UsageError: there is no checkpoint at all, or no such behavior.
       VideoError: the environment has no pictures.
     """
@@ -220,6 +227,7 @@ def main(argv: Sequence[str]) -> int:
     def body() -> None:
         root_dir = command_line.root_dir(argv)
         policy_flags.check()
+        command_line.finite(_SLEEP, epsilon_flag.EPSILON)
         if not _FOLLOW.value:
             command_line.refuse((policy_flags.MAX_WAIT_SECS,), "only --follow waits")
         which = policy_flags.checkpoint()
@@ -231,7 +239,7 @@ def main(argv: Sequence[str]) -> int:
         command_line.parse_gin(root_dir)
         try:
             _play_by_flags(root_dir, which)
-        except VideoError as e:
+        except (EpisodesError, VideoError) as e:
             raise command_line.UsageError(str(e)) from e
 
     code = command_line.run(body)

@@ -96,7 +96,9 @@ def _bind_workers() -> None:
 
 def _prepare(root_dir: str) -> None:
     """Insists on a run in the directory, or gets it out of the way, as the flags ask."""
+    from alf.trainers.config import TrainerConfig
     from alf.trainers.earlier_run import can_be_resumed, set_aside
+    from alf.utils.gin_utils import bound
 
     if _RESUME.value and _FORCE.value:
         raise command_line.UsageError("--resume goes on with a run and --force starts anew: give one of them.")
@@ -106,10 +108,11 @@ def _prepare(root_dir: str) -> None:
         )
     if not _FORCE.value:
         return
-    if _INITIALIZE_FROM.value and _is_inside(_INITIALIZE_FROM.value, root_dir):
+    source = _INITIALIZE_FROM.value or bound(TrainerConfig, "initialize_from")
+    if isinstance(source, str) and _is_inside(source, root_dir):
         raise command_line.UsageError(
-            f"--force would rename {root_dir}, which --initialize_from={_INITIALIZE_FROM.value} begins with: give the new "
-            "run another --root_dir."
+            f"--force would rename {root_dir}, which --initialize_from={source} begins with: give the new run another "
+            "--root_dir."
         )
     try:
         set_aside(root_dir)

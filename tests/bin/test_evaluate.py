@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from alf.bin import evaluate, train
+from alf.bin import command_line, evaluate, output_flag, train
 from alf.bin import trained as waiting
 from alf.bin.episodes import run_episodes, summary
 from alf.bin.output_flag import append_line, read_lines
@@ -20,6 +20,14 @@ from tests.bin.running import copy_run, run_here, snapshot
 
 def _evaluate(root, *arguments):
     return run_here(evaluate.main, f"--root_dir={root}", "--random_seed=3", *arguments)
+
+
+def test_a_result_that_cannot_be_written_is_told(tmp_path):
+    for write in (output_flag.write, output_flag.append_line):
+        with pytest.raises(
+            command_line.UsageError, match=r"^--output=.* cannot be written \(Is a directory\): give another"
+        ):
+            write(str(tmp_path), {})
 
 
 def test_numbers_against_numpy():

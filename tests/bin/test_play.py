@@ -40,6 +40,13 @@ def test_one_seed_plays_the_same_and_nothing_is_written(trained, logged):
     assert snapshot(trained) == before
 
 
+def test_an_episode_that_never_ends_has_no_return(trained, logged, monkeypatch):
+    monkeypatch.setattr(play, "MAX_STEPS", 3)
+    assert _play(trained, "--num_episodes=1") == 2
+    assert logged[-1].startswith("An episode has not ended after 3 steps: give the environment a time limit")
+    assert not [line for line in logged if "return" in line]
+
+
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
 def test_video_is_readable(trained, tmp_path, logged, suffix):
     imageio = pytest.importorskip("imageio.v2")

@@ -129,6 +129,8 @@ def test_resume_insists_on_a_run_and_force_starts_anew(tmp_path, logged):
     assert run_here(train.main, *command, "--resume", "--force") == 2
     assert run_here(train.main, *command, "--force", f"--initialize_from={root}:best") == 2
     assert f"--force would rename {root}, which --initialize_from={root}:best begins with" in logged[-1]
+    assert run_here(train.main, *command, "--force", f"--gin_param=TrainerConfig.initialize_from='{root}'") == 2
+    assert f"--force would rename {root}, which --initialize_from={root} begins with" in logged[-1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]
     # Without a gin file that of the run before is used, which goes aside with it.
     assert run_here(train.main, f"--root_dir={root}", "--gin_param=TrainerConfig.num_iterations=1", "--force") == 0
