@@ -258,21 +258,32 @@ def _evaluate_by_flags(root_dir: str) -> None:
         _write(report(root_dir, restored, plan, evaluate(plan, algorithm)))
         return
     output = output_flag.OUTPUT.value
-    done = _evaluated(output, root_dir) if output else set()
+    done = _evaluated(output, root_dir, plan) if output else set()
     if done:
         logging.info("%d checkpoints are in %s already.", len(done), output)
     wait = policy_flags.MAX_WAIT_SECS.value
     watch(root_dir, algorithm, plan, done, _write, max_wait_secs=wait, max_steps=_STEPS.value)
 
 
-def _evaluated(output: str, root_dir: str) -> set[Checkpoint]:
-    """The checkpoints of a run that a file of results, which may be of several runs, has already.
+def _evaluated(output: str, root_dir: str, plan: Plan) -> set[Checkpoint]:
+    """The checkpoints of a run of which a file of results, which may be of several runs and plans, has all that is asked for.
 
     A run that took the place of another in its directory writes other checkpoints at the same steps.
     """
     directory = os.path.abspath(root_dir)
     mine = (line for line in output_flag.read_lines(output) if os.path.abspath(str(line.get("root_dir"))) == directory)
-    return {(step, line.get("created")) for line in mine if isinstance(step := line.get("step"), int)}
+    answers = (line for line in mine if _is_asked_for(line, plan))
+    return {(step, line.get("created")) for line in answers if isinstance(step := line.get("step"), int)}
+
+
+def _is_asked_for(line: Mapping[str, Any], plan: Plan) -> bool:
+    """Whether a result has the modes, episodes and policies of a plan, and its measure of success."""
+    results = line.get("results")
+    found = results if isinstance(results, Mapping) else {}
+    numbers = [found.get(mode) for mode in plan.modes]
+    played = all(isinstance(one, Mapping) and one.get("episodes") == plan.num_episodes for one in numbers)
+    same = line.get("success_threshold") == plan.success_threshold
+    return played and same and line.get("behavior_from", []) == list(plan.behavior_from)
 
 
 def _plan(root_dir: str) -> Plan:

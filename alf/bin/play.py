@@ -200,15 +200,16 @@ def follow(
     Returns:
       how many checkpoints were played.
     """
-    last, played = -1, 0
+    last, played = None, 0
 
     def newer(index: Any) -> Any:
+        # A run that was begun anew meanwhile has lower steps, or the same again.
         record = index.latest()
-        return record if record is not None and record.step > last else None
+        return record if record is not None and (record.step, record.created) != last else None
 
     try:
         while (record := trained.wait_for(root_dir, newer, poll_secs, max_wait_secs)) is not None:
-            last = record.step
+            last = record.step, record.created
             restored = trained.restore_listed(root_dir, algorithm, record.name)
             if restored is None:
                 continue

@@ -20,7 +20,7 @@ from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR
 from alf.trainers.checkpoint_objects import lacking, left_out, unfit_behaviors
 from alf.trainers.counters import Counters as Counters
 from alf.trainers.optimizer_settings import are_settings
-from alf.trainers.retention import Retention, delete_files, delete_leftovers
+from alf.trainers.retention import Retention, delete_files, delete_leftovers, replay_files
 from alf.trainers.run_index import Record, RunIndex, now
 from alf.utils.files import sync
 
@@ -325,7 +325,10 @@ class Checkpointer:
             index.save()
         self._damaged.clear()
         if void or not self._tidy:
-            delete_leftovers(self._root_dir, leftovers(self._root_dir, [r.step for r in index.records()], self._folder))
+            records = index.records()
+            delete_leftovers(self._root_dir, leftovers(self._root_dir, [r.step for r in records], self._folder))
+            memories = [os.path.join(REPLAY_DIR, r.name) for r in records if not replay_files(r)]
+            delete_leftovers(self._root_dir, [path for path in memories if os.path.isdir(self._place(path))])
             self._tidy = True
 
     def _write(self, step: int, kinds: list[str], reward: float | None, reward_episodes: int) -> Record:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from alf.bin import command_line, play, train
-from alf.trainers.run_index import RunIndex
+from alf.trainers.run_index import Record, RunIndex
 from tests.bin.running import copy_run, read_until, run_here, snapshot, start
 
 pytestmark = pytest.mark.slow
@@ -108,6 +108,12 @@ def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
         "--max_wait_secs=1",
     ):
         assert _play(trained, wrong) == 2
+    assert _play(trained, "--checkpoint=periodic") == 0
+    copy_run(trained, tmp_path / "none", status="finished")
+    assert _play(tmp_path / "none", "--checkpoint=periodic") == 2
+    assert logged[-1].startswith(
+        f"There is no periodic checkpoint in {tmp_path / 'none' / 'train' / 'algorithm'}: train"
+    )
     assert _play(trained, "--follow", "--checkpoint=1") == 2
     assert _play(trained, "--checkpoint=1", "--checkpoint_name=2") == 2
     nowhere = ["create_environment.env_name='Nowhere-v1'", "create_environment.vectorization=None"]
@@ -151,6 +157,26 @@ def test_follow_waits_no_longer_than_asked(trained, tmp_path, logged):
     shutil.copy(trained / "configured.gin", tmp_path)
     assert _play(tmp_path, "--follow", "--max_wait_secs=0.1") == 0
     assert "No new checkpoint came within 0.1 s." in logged
+
+
+def test_follow_plays_a_run_that_is_begun_anew_meanwhile(tmp_path, monkeypatch):
+    played = []
+
+    def write(step, created, status):
+        index = RunIndex(str(tmp_path))
+        index.run["status"] = status
+        index.add(Record(f"ckpt-{step}", step, files=[f"train/algorithm/ckpt-{step}.index"], created=created))
+        index.save()
+
+    def restore_listed(root_dir, algorithm, name):
+        played.append(name)
+        if len(played) == 1:
+            write(10, "2001-02-03T04:05:06", "finished")
+
+    monkeypatch.setattr(play.trained, "restore_listed", restore_listed)
+    write(1000, "2001-02-03T04:00:00", "running")
+    play.follow(str(tmp_path), None, None, max_wait_secs=5)
+    assert played == ["ckpt-1000", "ckpt-10"]
 
 
 def test_follow_survives_a_checkpoint_that_is_removed_meanwhile(trained, tmp_path, logged, monkeypatch):

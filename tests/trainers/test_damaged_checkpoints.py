@@ -14,9 +14,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alf.trainers import checkpointing
 from alf.trainers.checkpointing import Checkpointer, CheckpointError, damage_of
 from alf.trainers.initializing import load_weights
-from alf.trainers.run_index import INDEX_FILE
+from alf.trainers.run_index import INDEX_FILE, RunIndex
 from tests.damage import damage
 
 _SECONDS = 20.0
@@ -167,3 +168,22 @@ def test_a_checkpoint_stays_until_the_one_that_replaces_it_is_whole(tmp_path):
     Checkpointer(_directory(tmp_path), {"algorithm": again}).restore()
     assert int(again.count) == 2
     assert (tmp_path / "train" / "replay" / "ckpt-0" / "part").read_text() == "new"
+
+
+def test_a_memory_that_its_checkpoint_has_no_more_is_removed(tmp_path):
+    """A kill came between the index, without its files, and their removal."""
+
+    def save_replay(directory):
+        os.makedirs(directory)
+        pathlib.Path(directory, "part").write_text("steps")
+
+    checkpointer = Checkpointer(_directory(tmp_path), {"algorithm": _Objects(1)}, replay_saver=save_replay)
+    for step in (1, 2):
+        with pytest.MonkeyPatch.context() as killed:
+            killed.setattr(checkpointing, "delete_files", lambda *args: None)
+            checkpointer.save(step)
+    memories = tmp_path / "train" / "replay"
+    assert sorted(os.listdir(memories)) == ["ckpt-1", "ckpt-2"]
+    Checkpointer(_directory(tmp_path), {"algorithm": _Objects(1)}, replay_saver=save_replay).save(3)
+    assert os.listdir(memories) == ["ckpt-3"]
+    assert [r.step for r in RunIndex.load(str(tmp_path)).records()] == [1, 2, 3]
