@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -124,27 +125,44 @@ def _check_seed_is_free(search: Search) -> None:
 def check_plan(root_dir: str, search: Search, what: Mapping[str, Any]) -> None:
     """Notes what is searched, and refuses a directory of another search; more repeats are no other search.
 
-    Raises:
-      UsageError: the directory holds one, or a gin file is missing.
-    """
-    from alf.utils.gin_utils import find_gin_file
+    A gin file of the same name that has other text now is warned of.
 
-    for name in what["gin_files"]:
-        find_gin_file(name)
+    Raises:
+      GinConfigError: a gin file is missing.
+      UsageError: the directory holds another search, or a gin file cannot be read.
+    """
+    contents = {name: _digest(name) for name in what["gin_files"]}
     plan = {"settings": list(search.settings), "seed": search.seed, **what}
     path = os.path.join(root_dir, PLAN_FILE)
     try:
         with open(path, encoding="utf-8") as f:
             before = json.load(f)
     except FileNotFoundError:
-        before = plan
+        before = dict(plan)
     except (OSError, ValueError, RecursionError) as e:
         raise UsageError(f"{path} cannot be read ({type(e).__name__}): remove it if this is the same search.") from e
+    known = before.pop("contents", {}) if isinstance(before, dict) else {}
     if before != plan:
         raise UsageError(
             f"--root_dir={root_dir} holds another search: give its --search_config, or another --root_dir."
         )
-    write_atomically(path, json.dumps(plan, indent=1) + "\n")
+    changed = [
+        name for name, digest in contents.items() if isinstance(known, dict) and known.get(name, digest) != digest
+    ]
+    if changed:
+        logging.warning("%s has changed since this search began: its runs are not all by the same.", ", ".join(changed))
+    write_atomically(path, json.dumps({**plan, "contents": contents}, indent=1) + "\n")
+
+
+def _digest(name: str) -> str:
+    """What tells the text of a gin file from others, without that of files that it includes."""
+    from alf.utils.gin_utils import find_gin_file
+
+    path = find_gin_file(name)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as e:
+        raise UsageError(f"The gin file {path} cannot be read: {e}.") from e
 
 
 def run_search(root_dir: str, search: Search) -> int:

@@ -269,9 +269,12 @@ class Checkpointer:
         except (AssertionError, ValueError) as e:
             unfit = unfit_behaviors(self._objects.get("algorithm"), path)
             whose = f" (of the behavior {', '.join(map(repr, unfit))})" if unfit else ""
+            parts = (
+                "networks, optimisers or SelfPlay.window" if "self_play" in self._objects else "networks or optimisers"
+            )
             raise CheckpointError(
-                f"Checkpoint {path} does not fit this run, whose networks or optimisers are others{whose}: use the gin file "
-                f"it was made with, or another root_dir. ({str(e).splitlines()[0]})"
+                f"Checkpoint {path} does not fit this run, whose {parts} are others{whose}: use the gin file it was made "
+                f"with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e
         self._tell_left_out(path)
         self._at = record.step

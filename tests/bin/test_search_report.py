@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import json
 
 import pytest
 
 from alf.bin import grid_search
 from alf.bin.search_report import Result, csv_text, read_result
+from alf.bin.search_space import Search
 from alf.trainers.run_index import Record, RunIndex
 from tests.bin.running import run_here
 
@@ -42,6 +44,20 @@ def test_the_score_is_the_last_evaluation_and_never_a_rating(judged_by, evaluate
     assert (result.score, result.source, result.best) == expected
     (row,) = csv.DictReader(csv_text([result]).splitlines())
     assert (row["score"], row["source"]) == (str(expected[0]), expected[1])
+
+
+def test_a_gin_file_that_has_changed_is_told(tmp_path, logged):
+    file = tmp_path / "a.gin"
+    search, what = Search(({"A.x": "1"},)), {"gin_files": [str(file)], "bindings": []}
+    for text, told in (("A.y = 1", 0), ("A.y = 1", 0), ("A.y = 2", 1), ("A.y = 2", 1)):
+        file.write_text(text)
+        grid_search.check_plan(str(tmp_path), search, what)
+        assert logged == [f"{file} has changed since this search began: its runs are not all by the same."] * told
+    plan = json.loads((tmp_path / grid_search.PLAN_FILE).read_text())
+    del plan["contents"]  # as an earlier version wrote it
+    (tmp_path / grid_search.PLAN_FILE).write_text(json.dumps(plan))
+    grid_search.check_plan(str(tmp_path), search, what)
+    assert len(logged) == 1
 
 
 def test_one_search_at_a_time_is_in_a_directory(tmp_path, logged):
