@@ -122,9 +122,9 @@ def _prepare(root_dir: str) -> None:
 
 def _is_inside(source: str, root_dir: str) -> bool:
     """Whether `source`, which may end in ":best" or the like, is a run or a part of it, or names one for a behavior."""
-    run = os.path.abspath(os.path.expanduser(root_dir))
+    run = os.path.realpath(os.path.expanduser(root_dir))
     paths = [source, *(part for part in re.split("[=@,]", source) if os.path.exists(os.path.expanduser(_bare(part))))]
-    inside = (os.path.abspath(os.path.expanduser(_bare(path))) for path in paths)
+    inside = (os.path.realpath(os.path.expanduser(_bare(path))) for path in paths)
     return any(os.path.commonpath([run, path]) == run for path in inside)
 
 

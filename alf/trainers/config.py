@@ -147,9 +147,9 @@ class TrainerConfig:
           exact_resume: make a resumed run bit-identical to one that was never interrupted: at every periodic checkpoint
             all episodes are cut, as truncated, and the environments made anew with seeds of `random_seed` and the
             iteration. Costs that much time, and for asynchronous drivers about a second, a checkpoint. Needs
-            `random_seed`, and the mode "lockstep" or "sync" where collecting is asynchronous. A run that was
-            interrupted between two periodic checkpoints goes on from the first one. With replay of samples it needs
-            `checkpoint_replay`.
+            `random_seed`, periodic checkpoints (`checkpoint_interval` or `checkpoint_env_steps`), and the mode "lockstep"
+            or "sync" where collecting is asynchronous. A run that was interrupted between two periodic checkpoints goes on
+            from the first one. With replay of samples it needs `checkpoint_replay`.
           checkpoint_replay: write what the replay memory holds with every checkpoint, for a resumed run to go on with; in
             files of some 32 MB, which takes seconds a gigabyte. Without it a resumed run collects as a new one does
             before it learns.

@@ -132,6 +132,10 @@ def test_resume_insists_on_a_run_and_force_starts_anew(tmp_path, logged):
     assert run_here(train.main, *command, "--force", f"--gin_param=TrainerConfig.initialize_from='{root}'") == 2
     assert f"--force would rename {root}, which --initialize_from={root} begins with" in logged[-1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]
+    (tmp_path / "link").symlink_to(root)
+    arguments = [f"--root_dir={tmp_path / 'link'}", *command[1:]]
+    assert run_here(train.main, *arguments, "--force", f"--initialize_from={root}:best") == 2
+    (tmp_path / "link").unlink()
     # Without a gin file that of the run before is used, which goes aside with it.
     assert run_here(train.main, f"--root_dir={root}", "--gin_param=TrainerConfig.num_iterations=1", "--force") == 0
     assert f"The run that was in {root} is in {root}-1 now." in logged
