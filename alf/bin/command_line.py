@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import logging as std_logging
+import math
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -198,20 +200,24 @@ def check_directory(root_dir: str) -> None:
 
 
 def make_directory(path: str, what: str) -> None:
-    """Makes a directory that results will go to, before the work that leads to them.
+    """Makes a directory that results will go to, before the work that leads to them, and sees that files can be made there.
 
     Args:
       path: of the directory.
       what: which asks for it, such as "--root_dir".
 
     Raises:
-      UsageError: it cannot be made.
+      UsageError: it cannot be made, or written to.
     """
+    wrong = "cannot be a directory"
     try:
         os.makedirs(path, exist_ok=True)
+        wrong = "cannot be written to"
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except (OSError, ValueError) as e:
         reason = getattr(e, "strerror", None) or e
-        raise UsageError(f"{what}={path} cannot be a directory ({reason}): give another path.") from e
+        raise UsageError(f"{what}={path} {wrong} ({reason}): give another path.") from e
 
 
 def refuse_all_but_root_dir(why: str) -> None:
@@ -239,6 +245,17 @@ def refuse(without_effect: Iterable[flags.FlagHolder], why: str) -> None:
     for flag in without_effect:
         if flag.value != flag.default:
             raise UsageError(f"--{flag.name} has no effect here: {why}; leave it out.")
+
+
+def finite(*numbers: flags.FlagHolder) -> None:
+    """Checks number flags that may be None; absl's own bounds let NaN through.
+
+    Raises:
+      UsageError: one is NaN or infinite.
+    """
+    for flag in numbers:
+        if flag.value is not None and not math.isfinite(flag.value):
+            raise UsageError(f"--{flag.name}={flag.value} must be a finite number.")
 
 
 def at_least(flag: flags.FlagHolder, least: float) -> None:
@@ -272,16 +289,28 @@ def bindings() -> list[str]:
     return [*GIN_PARAM.value, *GIN_BINDINGS.value]
 
 
-def parse_gin(directory: str) -> None:
+def parse_gin(directory: str, begins_anew: bool = False) -> None:
     """Parses the gin files that the flags name, else those of the run's directory, and the bindings of the flags.
+
+    Of those of the directory, what the run was configured by wins over files that the user has put there.
+
+    Args:
+      directory: of the run.
+      begins_anew: a new run takes its place, for which the user's files count as much.
 
     Raises:
       UsageError: there is no gin file.
       GinConfigError: one cannot be used.
     """
+    from alf.bin.run_view import CONFIG_FILE
     from alf.utils import gin_utils
 
     files = GIN_FILE.value or sorted(glob.glob(os.path.join(glob.escape(directory), "*.gin")))
+    written = os.path.join(directory, CONFIG_FILE)
+    if not GIN_FILE.value and not begins_anew and written in files[:-1]:
+        files.remove(written)
+        logging.info("%s, by which the run was configured, wins over %s; flags win over it.", written, ", ".join(files))
+        files.append(written)
     if not files:
         raise UsageError(
             f"There is no --gin_file, and no *.gin file in --root_dir={directory}: give one, e.g. "

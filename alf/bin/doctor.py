@@ -56,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
         command_line.has_suffix(output_flag.OUTPUT, ".gin")
         command_line.at_least(_STEPS, 1)
         command_line.at_least(_SECONDS, 0)
+        command_line.finite(_SECONDS)
         command_line.set_up()
         return examine(_subject())
 
@@ -135,7 +136,7 @@ def measure_all(subject: Subject) -> Facts:
         _step_bytes(subject),
         gain,
         len(tf.config.get_visible_devices("GPU")),
-        _bound("TrainerConfig.mini_batch_length"),
+        _bound("mini_batch_length"),
     )
 
 
@@ -214,19 +215,18 @@ def _print_advice(advice: Advice, step_bytes: int) -> None:
 
 
 def _bound(name: str) -> Any:
-    """A literal that gin binds; None where it binds none."""
-    import gin
+    """What gin binds a setting of the trainer to; None where it binds nothing."""
+    from alf.trainers.config import TrainerConfig
+    from alf.utils.gin_utils import bound
 
-    try:
-        return gin.query_parameter(name)
-    except ValueError:
-        return None
+    with command_line.told_as_usage():
+        return bound(TrainerConfig, name)
 
 
 def _trainer() -> str | None:
-    """Selector of the trainer that gin binds."""
-    bound = _bound("TrainerConfig.trainer")
-    return None if bound is None else str(bound)
+    """Name of the trainer that gin binds, in small letters."""
+    trainer = _bound("trainer")
+    return None if trainer is None else str(getattr(trainer, "__name__", trainer)).lower()
 
 
 if __name__ == "__main__":

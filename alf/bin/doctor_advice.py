@@ -175,7 +175,7 @@ def gin_text(advice: Advice, title: str, environment: str | None, trainer: str |
       advice: the settings.
       title: its first line.
       environment: bound as `env_name`, in gin's syntax; None leaves it as it is.
-      trainer: selector of the trainer that another file binds; None binds the asynchronous one.
+      trainer: name of the trainer, in small letters, that another file binds; None binds the asynchronous one.
     """
     asynchronous = trainer is None or "async" in trainer
     lines = [f"# {title}", *(f"# {reason}" for reason in advice.reasons), ""]

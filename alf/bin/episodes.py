@@ -19,8 +19,20 @@ if TYPE_CHECKING:
 _SECS_BETWEEN_LINES = 10.0
 
 
+# Of an episode, which is then taken for one that never ends.
+MAX_STEPS = 100_000
+
+
 class EpisodesError(RuntimeError):
     """The episodes do not end."""
+
+
+def never_ends(steps: int, besides: str = "") -> str:
+    """What is wrong with an episode that has not ended after so many steps; `besides` is put behind the number."""
+    return (
+        f"An episode has not ended after {steps} steps{besides}: give the environment a time limit, such as "
+        "suite_gym.load.max_episode_steps."
+    )
 
 
 def run_episodes(
@@ -31,7 +43,7 @@ def run_episodes(
     random_seed: int | None = None,
     observers: Sequence[Callable[..., None]] = (),
     success_threshold: float | Mapping[str, float] | None = None,
-    max_steps_per_episode: int = 100_000,
+    max_steps_per_episode: int = MAX_STEPS,
 ) -> EpisodeRecorder:
     """Plays exactly `num_episodes` episodes from a reset.
 
@@ -85,10 +97,8 @@ def run_episodes(
     time_step, _ = driver.predict_until(over)
     recorder.finish(time_step)
     if not recorder.done:
-        raise EpisodesError(
-            f"An episode has not ended after {max_steps_per_episode} steps ({len(recorder.returns)} of "
-            f"{num_episodes} have): give the environment a time limit, such as suite_gym.load.max_episode_steps."
-        )
+        besides = f" ({len(recorder.returns)} of {num_episodes} have)"
+        raise EpisodesError(never_ends(max_steps_per_episode, besides))
     return recorder
 
 

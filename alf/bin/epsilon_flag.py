@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from absl import flags
 
-_EPSILON = flags.DEFINE_float(
+EPSILON = flags.DEFINE_float(
     "epsilon_greedy",
     None,
     "Chance of a sampled instead of the most likely action; by default 0.1, to estimate 0.",
@@ -15,4 +15,4 @@ _EPSILON = flags.DEFINE_float(
 
 def epsilon_greedy(default: float = 0.1) -> float:
     """Its value, or `default` where none is given."""
-    return default if _EPSILON.value is None else _EPSILON.value
+    return default if EPSILON.value is None else EPSILON.value

@@ -12,7 +12,6 @@ wrong.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 from absl import flags, logging
 
 from alf.bin import command_line, epsilon_flag, output_flag, policy_flags, trained
-from alf.utils.files import write_atomically
 
 _DATASET = flags.DEFINE_string("dataset", None, "Recorded episodes, by alf.bin.record or another program.")
 _GAMMA = flags.DEFINE_float(
@@ -111,6 +109,7 @@ def main(argv: Sequence[str]) -> int:
         policy_flags.check()
         command_line.refuse(policy_flags.OF_EPISODES, "nothing is played")
         command_line.has_suffix(output_flag.OUTPUT, ".json")
+        command_line.finite(_GAMMA, epsilon_flag.EPSILON)
         dataset = _DATASET.value
         if not dataset:
             raise command_line.UsageError("--dataset is missing: give recorded episodes, e.g. --dataset=episodes.npz.")
@@ -127,7 +126,7 @@ def _estimate_by_flags(root_dir: str, dataset: str) -> None:
     result = estimate(root_dir, policy_flags.checkpoint(), dataset, epsilon, _GAMMA.value)
     _tell(result)
     if output_flag.OUTPUT.value:
-        write_atomically(output_flag.OUTPUT.value, json.dumps(result, indent=2, allow_nan=False) + "\n")
+        output_flag.write(output_flag.OUTPUT.value, result)
         logging.info("Result: %s", output_flag.OUTPUT.value)
 
 

@@ -14,7 +14,6 @@ a behavior act by the weights of another checkpoint, so that others are judged a
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +24,6 @@ from absl import flags, logging
 from alf.bin import behavior_flag, command_line, output_flag, parallel_flag, policy_flags, trained
 from alf.bin.episodes import EpisodesError, behavior_summaries, run_episodes, summary
 from alf.bin.video import Video, VideoError, marked
-from alf.utils.files import write_atomically
 
 _DETERMINISTIC = flags.DEFINE_bool("deterministic", None, "Evaluate the most likely actions.")
 _STOCHASTIC = flags.DEFINE_bool(
@@ -229,6 +227,7 @@ def _check_flags() -> None:
         command_line.refuse((policy_flags.MAX_WAIT_SECS,), "only --watch waits")
     command_line.at_least(parallel_flag.PARALLEL, 1)
     command_line.at_least(_STEPS, 0)
+    command_line.finite(_THRESHOLD)
     command_line.has_suffix(output_flag.OUTPUT, ".jsonl" if _WATCH.value else ".json")
     if not _modes():
         raise command_line.UsageError("--nodeterministic and --nostochastic leave nothing to evaluate: drop one.")
@@ -259,21 +258,32 @@ def _evaluate_by_flags(root_dir: str) -> None:
         _write(report(root_dir, restored, plan, evaluate(plan, algorithm)))
         return
     output = output_flag.OUTPUT.value
-    done = _evaluated(output, root_dir) if output else set()
+    done = _evaluated(output, root_dir, plan) if output else set()
     if done:
         logging.info("%d checkpoints are in %s already.", len(done), output)
     wait = policy_flags.MAX_WAIT_SECS.value
     watch(root_dir, algorithm, plan, done, _write, max_wait_secs=wait, max_steps=_STEPS.value)
 
 
-def _evaluated(output: str, root_dir: str) -> set[Checkpoint]:
-    """The checkpoints of a run that a file of results, which may be of several runs, has already.
+def _evaluated(output: str, root_dir: str, plan: Plan) -> set[Checkpoint]:
+    """The checkpoints of a run of which a file of results, which may be of several runs and plans, has all that is asked for.
 
     A run that took the place of another in its directory writes other checkpoints at the same steps.
     """
     directory = os.path.abspath(root_dir)
     mine = (line for line in output_flag.read_lines(output) if os.path.abspath(str(line.get("root_dir"))) == directory)
-    return {(step, line.get("created")) for line in mine if isinstance(step := line.get("step"), int)}
+    answers = (line for line in mine if _is_asked_for(line, plan))
+    return {(step, line.get("created")) for line in answers if isinstance(step := line.get("step"), int)}
+
+
+def _is_asked_for(line: Mapping[str, Any], plan: Plan) -> bool:
+    """Whether a result has the modes, episodes and policies of a plan, and its measure of success."""
+    results = line.get("results")
+    found = results if isinstance(results, Mapping) else {}
+    numbers = [found.get(mode) for mode in plan.modes]
+    played = all(isinstance(one, Mapping) and one.get("episodes") == plan.num_episodes for one in numbers)
+    same = line.get("success_threshold") == plan.success_threshold
+    return played and same and line.get("behavior_from", []) == list(plan.behavior_from)
 
 
 def _plan(root_dir: str) -> Plan:
@@ -310,7 +320,7 @@ def _write(result: dict[str, Any]) -> None:
     if path and _WATCH.value:
         output_flag.append_line(path, result)
     elif path:
-        write_atomically(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+        output_flag.write(path, result)
     if path:
         logging.info("Result: %s", path)
 

@@ -47,7 +47,7 @@ def export(root_dir: str, which: str, export_dir: str, onnx: bool = False, behav
       ExportError: the policy cannot be exported, or a model does not do what the policy does.
       OSError: a file cannot be written.
     """
-    from alf.trainers.run_index import RunIndex
+    from alf.trainers.checkpoint_files import counts_in
 
     env = trained.make_environment(seed=0)
     try:
@@ -57,10 +57,9 @@ def export(root_dir: str, which: str, export_dir: str, onnx: bool = False, behav
     policies = _policies(algorithm, behavior)
     restored = trained.restore(root_dir, algorithm, which)
     logging.info("Exporting %s.", restored.path)
-    record = RunIndex.load(root_dir).find(restored.name)
-    facts = {"checkpoint": restored.name, "step": restored.step}
-    if record is not None:
-        facts["env_steps"] = record.env_steps
+    # Not those of the index: the checkpoint may be of another run.
+    env_steps, _ = counts_in(restored.path)
+    facts = {"checkpoint": restored.name, "step": restored.step, "env_steps": env_steps}
     each = [_export_one(policy, name, export_dir, onnx, facts) for name, policy in policies.items()]
     return [path for paths in each for path in paths]
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
+import hashlib
 import json
 import os
 import re
@@ -34,7 +36,7 @@ from alf.bin import command_line
 from alf.bin.command_line import UsageError
 from alf.bin.parent_death import ended_with_parent
 from alf.bin.search_curves import curves_page
-from alf.bin.search_report import Result, markdown, read_result, write_reports
+from alf.bin.search_report import METRIC, Result, markdown, read_result, write_reports
 from alf.bin.search_space import MAX_RUNS, Search, read_search, run_name, run_seed
 from alf.trainers.run_index import RunIndex
 from alf.utils.files import write_atomically
@@ -43,11 +45,12 @@ _CONFIG = flags.DEFINE_string("search_config", None, "File of what to try: .json
 _REPEATS = flags.DEFINE_integer("repeats", None, "Runs of each setting, with different seeds; 1 by default.")
 _WORKERS = flags.DEFINE_integer("workers", None, "Runs at a time; 1 by default.")
 _METRIC = flags.DEFINE_string(
-    "metric", None, "Column of train/stats.jsonl to compare by; by default the final evaluation, else the mean return."
+    "metric", None, "Column of train/stats.jsonl to compare by; by default the last evaluation, else the mean return."
 )
 flags.adopt_module_key_flags(command_line)
 
 PLAN_FILE = "grid_search.json"
+LOCK_FILE = "grid_search.lock"
 OUTPUT_FILE = "output.log"
 CURVES_FILE = "results.html"
 
@@ -82,10 +85,27 @@ def main(argv: Sequence[str]) -> int:
                 "fewer."
             )
         command_line.make_directory(root_dir, "--root_dir")
-        check_plan(root_dir, search, _what())
-        return run_search(root_dir, search)
+        with _alone(root_dir):
+            check_plan(root_dir, search, _what())
+            return run_search(root_dir, search)
 
     return command_line.run(body)
+
+
+@contextlib.contextmanager
+def _alone(root_dir: str) -> Iterator[None]:
+    """Keeps other searches out of a directory until the block, or this process, ends; where file systems cannot, does nothing."""
+    # A `RunLock` has a thread, and the runs would hear of the end of their parent once for each of its threads.
+    with open(os.path.join(root_dir, LOCK_FILE), "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise UsageError(
+                f"A search is going on in --root_dir={root_dir}: wait for its end, or give another --root_dir."
+            ) from e
+        except OSError as e:
+            logging.debug("%s cannot be locked: %s", file.name, e)
+        yield
 
 
 def _what() -> dict[str, list[str]]:
@@ -105,27 +125,44 @@ def _check_seed_is_free(search: Search) -> None:
 def check_plan(root_dir: str, search: Search, what: Mapping[str, Any]) -> None:
     """Notes what is searched, and refuses a directory of another search; more repeats are no other search.
 
-    Raises:
-      UsageError: the directory holds one, or a gin file is missing.
-    """
-    from alf.utils.gin_utils import find_gin_file
+    A gin file of the same name that has other text now is warned of.
 
-    for name in what["gin_files"]:
-        find_gin_file(name)
+    Raises:
+      GinConfigError: a gin file is missing.
+      UsageError: the directory holds another search, or a gin file cannot be read.
+    """
+    contents = {name: _digest(name) for name in what["gin_files"]}
     plan = {"settings": list(search.settings), "seed": search.seed, **what}
     path = os.path.join(root_dir, PLAN_FILE)
     try:
         with open(path, encoding="utf-8") as f:
             before = json.load(f)
     except FileNotFoundError:
-        before = plan
+        before = dict(plan)
     except (OSError, ValueError, RecursionError) as e:
         raise UsageError(f"{path} cannot be read ({type(e).__name__}): remove it if this is the same search.") from e
+    known = before.pop("contents", {}) if isinstance(before, dict) else {}
     if before != plan:
         raise UsageError(
             f"--root_dir={root_dir} holds another search: give its --search_config, or another --root_dir."
         )
-    write_atomically(path, json.dumps(plan, indent=1) + "\n")
+    changed = [
+        name for name, digest in contents.items() if isinstance(known, dict) and known.get(name, digest) != digest
+    ]
+    if changed:
+        logging.warning("%s has changed since this search began: its runs are not all by the same.", ", ".join(changed))
+    write_atomically(path, json.dumps({**plan, "contents": contents}, indent=1) + "\n")
+
+
+def _digest(name: str) -> str:
+    """What tells the text of a gin file from others, without that of files that it includes."""
+    from alf.utils.gin_utils import find_gin_file
+
+    path = find_gin_file(name)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as e:
+        raise UsageError(f"The gin file {path} cannot be read: {e}.") from e
 
 
 def run_search(root_dir: str, search: Search) -> int:
@@ -160,6 +197,12 @@ def run_search(root_dir: str, search: Search) -> int:
     page = os.path.join(root_dir, CURVES_FILE)
     write_atomically(page, curves_page(root_dir, results, name, _METRIC.value))
     print(markdown(results))
+    if len({run.source for run in results if run.state == "finished" and run.source}) > 1:
+        logging.warning(
+            "Some scores are of evaluations and others of training, which are no measure of each other: see the column source "
+            "of results.csv, and give --metric=%s to compare all by training.",
+            METRIC,
+        )
     print(f"Runs: {paths['csv']}; plot: {paths['svg']}; learning curves: {page}")
     if interrupted:
         logging.warning("Interrupted: the same command goes on.")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags, logging
 
 from alf.bin import behavior_flag, command_line, epsilon_flag, policy_flags, trained
+from alf.bin.episodes import MAX_STEPS, EpisodesError, never_ends
 from alf.bin.video import Video, VideoError, marked
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ class Player:
         from alf.trainers.agent_evaluation import recorder_of
 
         agents = self._agents = recorder_of(self._env.observation_spec(), self._env.batch_size, {})
-        time_step = self._driver.run_episodes(1)
+        ended = self._driver.get_metrics()[0]
+        before = int(ended.result())
+        time_step = self._driver.run_episodes(1, MAX_STEPS)
+        if int(ended.result()) == before:
+            raise EpisodesError(never_ends(MAX_STEPS))
         if agents is None:
             return ()
         agents.take(time_step, self._all_rows)
@@ -103,6 +108,7 @@ class Player:
           the return of each episode.
 
         Raises:
+          EpisodesError: an episode does not end.
           VideoError: `record_file` is given and the environment has no pictures.
         """
         import numpy as np
@@ -158,6 +164,7 @@ def play(
 
     Raises:
       CheckpointError: there is no such checkpoint, it is damaged, or does not fit the algorithm.
+      EpisodesError: an episode does not end.
       UsageError: there is no checkpoint at all, or no such behavior.
       VideoError: the environment has no pictures.
     """
@@ -193,15 +200,16 @@ def follow(
     Returns:
       how many checkpoints were played.
     """
-    last, played = -1, 0
+    last, played = None, 0
 
     def newer(index: Any) -> Any:
+        # A run that was begun anew meanwhile has lower steps, or the same again.
         record = index.latest()
-        return record if record is not None and record.step > last else None
+        return record if record is not None and (record.step, record.created) != last else None
 
     try:
         while (record := trained.wait_for(root_dir, newer, poll_secs, max_wait_secs)) is not None:
-            last = record.step
+            last = record.step, record.created
             restored = trained.restore_listed(root_dir, algorithm, record.name)
             if restored is None:
                 continue
@@ -220,6 +228,7 @@ def main(argv: Sequence[str]) -> int:
     def body() -> None:
         root_dir = command_line.root_dir(argv)
         policy_flags.check()
+        command_line.finite(_SLEEP, epsilon_flag.EPSILON)
         if not _FOLLOW.value:
             command_line.refuse((policy_flags.MAX_WAIT_SECS,), "only --follow waits")
         which = policy_flags.checkpoint()
@@ -231,7 +240,7 @@ def main(argv: Sequence[str]) -> int:
         command_line.parse_gin(root_dir)
         try:
             _play_by_flags(root_dir, which)
-        except VideoError as e:
+        except (EpisodesError, VideoError) as e:
             raise command_line.UsageError(str(e)) from e
 
     code = command_line.run(body)

@@ -85,6 +85,7 @@ def main(argv: Sequence[str]) -> int:
         unused = (policy_flags.RECORD_FILE, policy_flags.MAX_WAIT_SECS)
         command_line.refuse(unused, "episodes of one checkpoint are written to --output")
         command_line.at_least(parallel_flag.PARALLEL, 1)
+        command_line.finite(epsilon_flag.EPSILON)
         if not output_flag.OUTPUT.value:
             raise command_line.UsageError("--output is missing: give the file to write, e.g. --output=episodes.npz.")
         command_line.has_suffix(output_flag.OUTPUT, ".npz")

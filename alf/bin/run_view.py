@@ -25,7 +25,8 @@ STATS_FILE = os.path.join("train", "stats.jsonl")
 CONFIG_FILE = "configured.gin"
 
 _TAIL_BYTES = 1 << 17
-_DECAY = re.compile(r"^((?:\w+/)*PolynomialDecay\.decay_steps) = (\d+)$", re.MULTILINE)
+_DECAY = re.compile(r"^((?:\w+/)*PolynomialDecay\.decay_steps) = (%?[\w/]+)$", re.MULTILINE)
+_MACRO = re.compile(r"^([\w/]+) = (\d+)$", re.MULTILINE)
 _LIMIT = re.compile(r"(num_iterations|num_env_steps)=(\d+) is reached")
 
 
@@ -163,7 +164,8 @@ def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_b
         train = f"python -m alf.bin.train --root_dir={quoted}"
         # The configuration is written after the first iteration: before, it is only what the run was begun by.
         if not has_config and isinstance(begun_by, list) and str((begun_by or [""])[0]).endswith("alf/bin/train.py"):
-            train = f"python -m alf.bin.train {shlex.join(str(x) for x in begun_by[1:] if not str(x).startswith('--force'))}"
+            given = (str(x) for x in begun_by[1:])
+            train = f"python -m alf.bin.train {shlex.join(x for x in given if not x.startswith(('--force', '-force')))}"
         commands["go on"] = train
     limit = _LIMIT.search(why) if state == "finished" else None
     if limit:
@@ -183,9 +185,12 @@ def _decays(config: str) -> list[tuple[str, str]]:
     """Names and steps of the learning rates of a configuration that fall for so many gradient steps."""
     try:
         with open(config) as file:
-            return _DECAY.findall(file.read())
+            text = file.read()
     except OSError:
         return []
+    macros = {f"%{name}": value for name, value in _MACRO.findall(text)}
+    found = [(name, macros.get(value, value)) for name, value in _DECAY.findall(text)]
+    return [(name, value) for name, value in found if value.isdecimal()]
 
 
 class _Collector(std_logging.Handler):

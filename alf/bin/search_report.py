@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,8 @@ from xml.sax.saxutils import escape
 
 from alf.bin.run_view import last_row
 from alf.bin.search_space import Setting
-from alf.trainers.run_index import RunIndex
+from alf.trainers.report import read_columns
+from alf.trainers.run_index import RATING, RunIndex
 
 METRIC = "Metrics/AverageReturn"
 
@@ -20,7 +22,10 @@ _WIDTH, _LABELS, _ROW, _MARGIN = 900, 420, 24, 40
 
 
 class Result(NamedTuple):
-    """A run of setting `number`: `score` is what the search compares, `best` the highest evaluation; None where there is none."""
+    """A run of setting `number`: `score` is what the search compares, `best` the highest evaluation; None where there is none.
+
+    `source` says what the score is of: "evaluation" or "training".
+    """
 
     name: str
     number: int
@@ -31,6 +36,7 @@ class Result(NamedTuple):
     best: float | None = None
     env_steps: int | None = None
     seconds: float | None = None
+    source: str | None = None
 
 
 def read_result(directory: str, run: Result, metric: str | None = None) -> Result:
@@ -39,20 +45,25 @@ def read_result(directory: str, run: Result, metric: str | None = None) -> Resul
     Args:
       directory: of the run.
       run: whose numbers are filled in.
-      metric: column of the statistics that is its score; by default the evaluation of the final checkpoint where there is
-        one, else the mean return of training.
+      metric: column of the training's statistics that is its score; by default the mean return of the last evaluation where
+        there is one, of the agents of `TrainerConfig.best_by` if that is set, else the mean return of training.
     """
     index, row = RunIndex.load(directory), last_row(directory, [])
-    latest, best = index.final() or index.latest(), index.best()
-    score = row.get(metric or METRIC)
-    if metric is None and latest is not None and latest.reward is not None:
-        score = latest.reward
+    latest, best, judged_by = index.final() or index.latest(), index.best(), index.run.get("judged_by")
+    rated = judged_by == RATING
+    score, source = row.get(metric or METRIC), "training"
+    if metric is None:
+        name = METRIC if judged_by is None or rated else METRIC.replace("/", f"/{judged_by}/")
+        evaluated = read_columns(os.path.join(directory, "eval", "stats.csv")).get(name)
+        if evaluated and math.isfinite(evaluated[-1]):
+            score, source = evaluated[-1], "evaluation"
     steps = row.get("env_steps", latest.env_steps if latest else None)
     return run._replace(
         score=_number(score),
-        best=best.reward if best else None,
+        best=best.reward if best and not rated else None,
         env_steps=None if _number(steps) is None else int(steps),
         seconds=_number(row.get("seconds")),
+        source=None if _number(score) is None else source,
     )
 
 
@@ -93,9 +104,9 @@ def csv_text(results: Sequence[Result]) -> str:
     text = io.StringIO()
     names = list(results[0].setting) if results else []
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "setting", "repeat", *names, "state", "score", "best", "env_steps", "seconds"])
+    writer.writerow(["run", "setting", "repeat", *names, "state", "score", "source", "best", "env_steps", "seconds"])
     for r in results:
-        values = (r.state, r.score, r.best, r.env_steps, r.seconds)
+        values = (r.state, r.score, r.source, r.best, r.env_steps, r.seconds)
         writer.writerow([r.name, r.number, r.repeat, *r.setting.values(), *("" if v is None else v for v in values)])
     return text.getvalue()
 

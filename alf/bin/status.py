@@ -18,6 +18,7 @@ from absl import flags
 from alf.bin import command_line
 from alf.bin.run_view import view
 from alf.trainers import worker_table
+from alf.trainers.run_index import RATING
 
 _JSON = flags.DEFINE_bool("json", False, "Print everything as JSON.")
 flags.declare_key_flag("root_dir")
@@ -106,7 +107,7 @@ def _reward(checkpoint: Mapping[str, Any], judged_by: str | None) -> str:
     value, count = checkpoint["reward"], checkpoint["reward_episodes"]
     if value is None:
         return "not evaluated"
-    if judged_by == "rating":
+    if judged_by == RATING:
         return f"rating {value:.2f} ({count} matches)"
     return f"return {value:.2f} ({count} episodes{'' if judged_by is None else f' of {judged_by}'})"
 

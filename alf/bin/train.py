@@ -4,10 +4,10 @@
 
 Everything is written below --root_dir; the same command again goes on from the newest checkpoint (--resume insists on
 one), or with --force starts anew, with the run before renamed to ROOT_DIR-1. Without --gin_file the *.gin files of
---root_dir are used. Ctrl-C (or SIGTERM) finishes the iteration, writes a checkpoint and ends with exit code 0; a second
-one ends at once, and so does one before training has begun (exit code 130, for SIGTERM 143). Exit code 2: the command
-line, a gin file or a checkpoint cannot be used. With --num_workers=8 as many processes collect, on this machine or, with
---ray_address, on those of a Ray cluster.
+--root_dir are used, of which configured.gin, by which a run that goes on was configured, wins. Ctrl-C (or SIGTERM)
+finishes the iteration, writes a checkpoint and ends with exit code 0; a second one ends at once, and so does one before
+training has begun (exit code 130, for SIGTERM 143). Exit code 2: the command line, a gin file or a checkpoint cannot be
+used. With --num_workers=8 as many processes collect, on this machine or, with --ray_address, on those of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> None:
-    root_dir = command_line.root_dir(argv)
+    # A relative one would mean the run before once --force has renamed the working directory.
+    root_dir = os.path.abspath(command_line.root_dir(argv))
     command_line.set_up()
-    command_line.parse_gin(root_dir)
+    command_line.parse_gin(root_dir, begins_anew=_FORCE.value)
     _bind_workers()
     _prepare(root_dir)
     command_line.make_directory(root_dir, "--root_dir")
@@ -95,7 +96,9 @@ def _bind_workers() -> None:
 
 def _prepare(root_dir: str) -> None:
     """Insists on a run in the directory, or gets it out of the way, as the flags ask."""
+    from alf.trainers.config import TrainerConfig
     from alf.trainers.earlier_run import can_be_resumed, set_aside
+    from alf.utils.gin_utils import bound
 
     if _RESUME.value and _FORCE.value:
         raise command_line.UsageError("--resume goes on with a run and --force starts anew: give one of them.")
@@ -105,10 +108,11 @@ def _prepare(root_dir: str) -> None:
         )
     if not _FORCE.value:
         return
-    if _INITIALIZE_FROM.value and _is_inside(_INITIALIZE_FROM.value, root_dir):
+    source = _INITIALIZE_FROM.value or bound(TrainerConfig, "initialize_from")
+    if isinstance(source, str) and _is_inside(source, root_dir):
         raise command_line.UsageError(
-            f"--force would rename {root_dir}, which --initialize_from={_INITIALIZE_FROM.value} begins with: give the new "
-            "run another --root_dir."
+            f"--force would rename {root_dir}, which --initialize_from={source} begins with: give the new run another "
+            "--root_dir."
         )
     try:
         set_aside(root_dir)
@@ -118,9 +122,9 @@ def _prepare(root_dir: str) -> None:
 
 def _is_inside(source: str, root_dir: str) -> bool:
     """Whether `source`, which may end in ":best" or the like, is a run or a part of it, or names one for a behavior."""
-    run = os.path.abspath(os.path.expanduser(root_dir))
+    run = os.path.realpath(os.path.expanduser(root_dir))
     paths = [source, *(part for part in re.split("[=@,]", source) if os.path.exists(os.path.expanduser(_bare(part))))]
-    inside = (os.path.abspath(os.path.expanduser(_bare(path))) for path in paths)
+    inside = (os.path.realpath(os.path.expanduser(_bare(path))) for path in paths)
     return any(os.path.commonpath([run, path]) == run for path in inside)
 
 

@@ -101,8 +101,9 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
     checkpointer = Checkpointer(os.path.join(root_dir, CHECKPOINT_DIR), {"algorithm": algorithm}, acts_only=True)
     path = checkpointer.restore(which)
     if path is None:
-        place = checkpointer.directory if which == "latest" else which
-        raise UsageError(f"There is no checkpoint in {place}: train first, with the same --root_dir.")
+        what = "periodic checkpoint" if which == "periodic" else "checkpoint"
+        place = checkpointer.directory if which in ("latest", "periodic") else which
+        raise UsageError(f"There is no {what} in {place}: train first, with the same --root_dir.")
     algorithm.after_restore()
     name = os.path.basename(path)
     return Restored(path, name, int(name.rpartition("-")[2]))
@@ -176,14 +177,14 @@ def wait_for(
         found = wanted(index)
         if found is not None:
             return found
-        if index.run.get("status") == "finished":
+        state, why = state_of(root_dir, index.run)
+        if state == "finished":
             logging.info("The run is finished: %s", index.run.get("why", "it has reached its end."))
             return None
         waited = time.monotonic() - began
         if max_wait_secs and waited + poll_secs > max_wait_secs:
             logging.info("No new checkpoint came within %g s.", max_wait_secs)
             return None
-        state, why = state_of(root_dir, index.run)
         if state != told:
             nobody = f" The run {_STOPPED[state]} ({why}): nobody trains there now." if state in _STOPPED else ""
             logging.info("Waiting for the next checkpoint; Ctrl-C ends.%s", nobody)

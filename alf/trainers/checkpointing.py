@@ -20,7 +20,7 @@ from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR
 from alf.trainers.checkpoint_objects import lacking, left_out, unfit_behaviors
 from alf.trainers.counters import Counters as Counters
 from alf.trainers.optimizer_settings import are_settings
-from alf.trainers.retention import Retention, delete_files, delete_leftovers
+from alf.trainers.retention import Retention, delete_files, delete_leftovers, replay_files
 from alf.trainers.run_index import Record, RunIndex, now
 from alf.utils.files import sync
 
@@ -169,10 +169,12 @@ class Checkpointer:
             record = record.with_kinds(kinds)
             if reward is not None:
                 record = dataclasses.replace(record, reward=float(reward), reward_episodes=reward_episodes)
+            self._commit(record)
         else:
-            self._discard(step)
+            self._discard_damaged()
+            replaced = index.find(str(step))
             record = self._write(step, sorted(kinds), reward, reward_episodes)
-        self._commit(record)
+            self._commit(record, replaced)
         self._at = step
         return self._with_models(record) if new else record
 
@@ -267,9 +269,12 @@ class Checkpointer:
         except (AssertionError, ValueError) as e:
             unfit = unfit_behaviors(self._objects.get("algorithm"), path)
             whose = f" (of the behavior {', '.join(map(repr, unfit))})" if unfit else ""
+            parts = (
+                "networks, optimisers or SelfPlay.window" if "self_play" in self._objects else "networks or optimisers"
+            )
             raise CheckpointError(
-                f"Checkpoint {path} does not fit this run, whose networks or optimisers are others{whose}: use the gin file "
-                f"it was made with, or another root_dir. ({str(e).splitlines()[0]})"
+                f"Checkpoint {path} does not fit this run, whose {parts} are others{whose}: use the gin file it was made "
+                f"with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e
         self._tell_left_out(path)
         self._at = record.step
@@ -313,25 +318,33 @@ class Checkpointer:
 
     # ---- saving ----
 
-    def _discard(self, step: int) -> None:
-        """Takes records out that a new checkpoint makes void, and removes files that belong to no record."""
+    def _discard_damaged(self) -> None:
+        """Takes records out that were found damaged, and removes files that belong to no record."""
         index = self.index
-        void = [r for r in index.records() if r.step == step or r.step in self._damaged]
+        void = [r for r in index.records() if r.step in self._damaged]
         for record in void:
             index.remove(record)
         if void:
             index.save()
         self._damaged.clear()
         if void or not self._tidy:
-            delete_leftovers(self._root_dir, leftovers(self._root_dir, [r.step for r in index.records()], self._folder))
+            records = index.records()
+            delete_leftovers(self._root_dir, leftovers(self._root_dir, [r.step for r in records], self._folder))
+            memories = [os.path.join(REPLAY_DIR, r.name) for r in records if not replay_files(r)]
+            delete_leftovers(self._root_dir, [path for path in memories if os.path.isdir(self._place(path))])
             self._tidy = True
 
     def _write(self, step: int, kinds: list[str], reward: float | None, reward_episodes: int) -> Record:
         name = checkpoint_name(step)
-        os.makedirs(self._directory, exist_ok=True)
+        # Beside one of the same step, which stays until this one is whole.
+        folder, memory = (
+            os.path.join(place, f"{name}.new-partial") for place in (self._directory, self._place(REPLAY_DIR))
+        )
+        os.makedirs(folder, exist_ok=True)
         try:
-            self._checkpoint.write(os.path.join(self._directory, name))
-            self._add(self._replay_saver, REPLAY_DIR, name, "its replay memory")
+            self._checkpoint.write(os.path.join(folder, name))
+            self._add(self._replay_saver, memory, name, "its replay memory")
+            self._put_in_place(folder, memory, name)
             files = self._files_on_disk(step)
         except BaseException:
             # The next save tries to tidy up: a disk that is full gets its space back.
@@ -352,13 +365,27 @@ class Checkpointer:
             kinds=kinds,
         )
 
+    def _put_in_place(self, folder: str, memory: str, name: str) -> None:
+        """Moves what was written into `folder` and `memory` to where the files of a checkpoint are, over older ones."""
+        for file in os.listdir(folder):
+            sync(os.path.join(folder, file))
+            os.replace(os.path.join(folder, file), os.path.join(self._directory, file))
+        os.rmdir(folder)
+        for place in (MODELS_DIR, REPLAY_DIR):
+            shutil.rmtree(self._place(place, name), ignore_errors=True)
+        if os.path.isdir(memory):
+            os.rename(memory, self._place(REPLAY_DIR, name))
+
+    def _place(self, *parts: str) -> str:
+        return os.path.join(self._root_dir, *parts)
+
     def _with_models(self, record: Record) -> Record:
         """The record of a checkpoint that has just been saved, with exported models where there is an exporter."""
         if self.exporter is None:
             return record
         if "final" in record.kinds:
             logging.info("%s is saved; exporting its model.", record.name)
-        self._add(self.exporter, MODELS_DIR, record.name, "exported models")
+        self._add(self.exporter, self._place(MODELS_DIR, record.name), record.name, "exported models")
         record = dataclasses.replace(record, files=self._files_on_disk(record.step))
         self._commit(record)
         return record
@@ -367,13 +394,12 @@ class Checkpointer:
         """The files of a step, relative to the run's directory, once they are on disk."""
         files = files_of(self._root_dir, step, self._folder)
         for place in {os.path.dirname(f) for f in files} | set(files):
-            sync(os.path.join(self._root_dir, place))
+            sync(self._place(place))
         return files
 
-    def _add(self, writer: Callable[[str], Any] | None, place: str, name: str, what: str) -> None:
+    def _add(self, writer: Callable[[str], Any] | None, directory: str, name: str, what: str) -> None:
         if writer is None:
             return
-        directory = os.path.join(self._root_dir, place, name)
         try:
             writer(directory)
         # Whatever goes wrong with them, what was learned is saved.
@@ -381,10 +407,12 @@ class Checkpointer:
             logging.error("%s goes without %s: %s: %s", name, what, type(e).__name__, e)
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _commit(self, record: Record) -> None:
-        """Writes the index with `record` and without those that retention lets go, whose files go after that."""
+    def _commit(self, record: Record, replaced: Record | None = None) -> None:
+        """Writes the index with `record`, without `replaced` and those that retention lets go, whose files go after that."""
         index = self.index
         before, saves = index.records(), index.saves()
+        if replaced is not None:
+            index.remove(replaced)
         index.add(record)
         gone = [r for r in self._retention.superfluous(index.records()) if r.step != self.awaited]
         for old in gone:

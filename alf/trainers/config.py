@@ -147,9 +147,9 @@ class TrainerConfig:
           exact_resume: make a resumed run bit-identical to one that was never interrupted: at every periodic checkpoint
             all episodes are cut, as truncated, and the environments made anew with seeds of `random_seed` and the
             iteration. Costs that much time, and for asynchronous drivers about a second, a checkpoint. Needs
-            `random_seed`, and the mode "lockstep" or "sync" where collecting is asynchronous. A run that was
-            interrupted between two periodic checkpoints goes on from the first one. With replay of samples it needs
-            `checkpoint_replay`.
+            `random_seed`, periodic checkpoints (`checkpoint_interval` or `checkpoint_env_steps`), and the mode "lockstep"
+            or "sync" where collecting is asynchronous. A run that was interrupted between two periodic checkpoints goes on
+            from the first one. With replay of samples it needs `checkpoint_replay`.
           checkpoint_replay: write what the replay memory holds with every checkpoint, for a resumed run to go on with; in
             files of some 32 MB, which takes seconds a gigabyte. Without it a resumed run collects as a new one does
             before it learns.
@@ -254,6 +254,11 @@ class TrainerConfig:
                 f"TrainerConfig.checkpoint_save_secs={values['checkpoint_save_secs']} follows the clock, so no run could be "
                 "repeated with exact_resume: use checkpoint_interval or checkpoint_env_steps."
             )
+        if values["exact_resume"] and not (values["checkpoint_interval"] or values["checkpoint_env_steps"]):
+            raise ValueError(
+                "TrainerConfig.exact_resume goes on from periodic checkpoints, and checkpoint_interval=0 writes none: set it, or "
+                "checkpoint_env_steps, above 0."
+            )
         samples = not (values["whole_replay_buffer_training"] and values["clear_replay_buffer"])
         if values["exact_resume"] and samples and not values["checkpoint_replay"]:
             raise ValueError(
@@ -282,7 +287,7 @@ class TrainerConfig:
             raise ValueError(
                 "TrainerConfig.schedule has no improve_steps, so training would never end; set them, or stop_conditions."
             )
-        if callable(conditions) or not all(callable(condition) for condition in conditions):
+        if callable(conditions) or not all(map(_is_condition, conditions)):
             raise ValueError(
                 f"TrainerConfig.stop_conditions={conditions!r} must be a list of conditions, such as [@alf.TimeLimit()]."
             )
@@ -293,6 +298,11 @@ class TrainerConfig:
                     f"TrainerConfig.{name}=True has nothing to evaluate: set evaluate=True, or a schedule with "
                     "steps_between_evaluation_periods."
                 )
+
+
+def _is_condition(value: Any) -> bool:
+    """Whether it can be asked: not a class, which gin gives for a name without parentheses, in a scope as a function."""
+    return callable(value) and not inspect.isclass(inspect.unwrap(value))
 
 
 _FIELDS = [p for p in inspect.signature(TrainerConfig.__init__).parameters if p != "self"]

@@ -24,7 +24,7 @@ def can_be_resumed(root_dir: str) -> bool:
 def set_aside(root_dir: str) -> str | None:
     """Renames the directory of a run to ROOT_DIR-<n>, n = 1, 2, ..., and makes an empty one in its place.
 
-    The gin files that a user has put there stay, as copies.
+    The gin files that a user has put there stay, as copies. Of a link, it is the directory that it leads to.
 
     Args:
       root_dir: of the run.
@@ -36,7 +36,7 @@ def set_aside(root_dir: str) -> str | None:
       RunLockedError: it is alive.
       OSError: it cannot be renamed.
     """
-    root_dir = os.path.abspath(root_dir)
+    root_dir = os.path.realpath(root_dir)
     if not any(os.path.exists(os.path.join(root_dir, name)) for name in (INDEX_FILE, CHECKPOINT_DIR, _WRITTEN)):
         return None
     aside = _free_name(root_dir)

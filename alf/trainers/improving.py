@@ -21,6 +21,7 @@ from alf.trainers.interrupts import Interrupted, StopSignals
 from alf.trainers.phases import Phase, Phases
 from alf.trainers.schedule import Schedule, schedule_of
 from alf.trainers.stopping import Standing, check_judged, first_reason
+from alf.utils.gin_utils import GinConfigError
 
 
 class Improver(abc.ABC):
@@ -405,10 +406,10 @@ class Improver(abc.ABC):
         self._evaluation_due = self.schedule.next_evaluation(totals)
 
     def _check_reachable(self, *ends: Count) -> None:
-        """Raises ValueError when none of `ends` ever comes, since nothing acts."""
+        """Raises GinConfigError when none of `ends` ever comes, since nothing acts."""
         counts_acting = [isinstance(end, (EnvironmentSteps, EnvironmentEpisodes)) for end in ends]
         if ends and all(counts_acting) and not self.algorithm.acts:
-            raise ValueError(
+            raise GinConfigError(
                 f"{type(self.algorithm).__name__} takes no action, so {ends[0]} are never reached: give training_steps or "
                 "seconds (TrainerConfig.num_iterations, or Schedule.improve_steps)."
             )

@@ -30,6 +30,7 @@ from alf.trainers.improving import Improver
 from alf.trainers.interrupts import StopSignals
 from alf.trainers.phases import Phase
 from alf.trainers.run_environments import create_evaluation_environment, create_training_environment
+from alf.trainers.run_index import RATING
 from alf.trainers.run_lock import RunLock
 from alf.trainers.run_report import EVAL_DIR, RunReport
 from alf.trainers.saving import Saver
@@ -39,6 +40,8 @@ from alf.utils import common
 from alf.utils.closing import close_all
 
 _MAX_EVALUATION_ROWS = 10
+# What the index calls the step of the evaluation that a signal has cut.
+_CUT = "cut_evaluation"
 
 
 class Trainer(Improver):
@@ -168,9 +171,12 @@ class Trainer(Improver):
         self.initialize()
         with StopSignals() as self._signals:
             try:
-                if self._saver.path is None or self._reached() is None:
-                    judged_by = self._config.best_by if self._rating is None else "rating"
-                    self._saver.note(**run_facts.facts(self._seeds.run), judged_by=judged_by)
+                cut = self._evaluation_was_cut
+                if self._saver.path is None or cut or self._reached() is None:
+                    self._saver.judge_by(self._config.best_by if self._rating is None else RATING)
+                    self._saver.note(**run_facts.facts(self._seeds.run))
+                if cut:
+                    self._evaluate_what_was_cut()
                 self.improve()
                 self.driver.stop()
                 self._finish()
@@ -398,6 +404,7 @@ class Trainer(Improver):
             self._streams_over = exact
 
     def _save_evaluated(self, best: bool) -> None:
+        best = best or self._saver.is_best(*self._reward())  # where saving a better one has failed
         if (best and self._rating is None) or self._config.checkpoint_at_evaluation:
             self._save()
 
@@ -414,6 +421,20 @@ class Trainer(Improver):
     def _rating(self) -> Versions | None:
         """The self-play whose rating, which every checkpoint has, tells the best one; None where evaluations do."""
         return self._self_play if self._config.best_by is None else None
+
+    @property
+    def _evaluation_was_cut(self) -> bool:
+        """Whether a signal has cut the evaluation of the weights that the run goes on from."""
+        last, step = self._evaluations.history.last, self._counters.global_steps
+        cut = self.schedule.period is not None and self._saver.checkpointer.index.run.get(_CUT) == step
+        return cut and (last is None or last.step != step)
+
+    def _evaluate_what_was_cut(self) -> None:
+        self.evaluate(self.schedule.evaluation_steps)
+        record = self._saver.checkpointer.index.find(str(self._counters.global_steps))
+        if record is not None and not self._evaluation_cut:
+            self._saver.checkpointer.outdate()  # it holds the evaluations too
+            self._save([kind for kind in record.kinds if kind != "best"])
 
     # ---- saving ----
 
@@ -459,9 +480,10 @@ class Trainer(Improver):
             self._report.summarize()  # Before the last save, whose time is none of the training's.
             self._saver.save_now(("final",), *self._reward())
             self._report.record_config()
-        reached = self._reached()  # counts also where a signal came during the last save
+        cut = {_CUT: self._counters.global_steps} if self._evaluation_cut else {}
+        reached = None if cut else self._reached()  # counts also where a signal came during the last save
         why = reached or f"{self._signals.requested} received"
-        self._saver.note(status="finished" if reached else "interrupted", why=why)
+        self._saver.note(status="finished" if reached else "interrupted", why=why, **cut)
         if reached and not self._iterations_here:
             logging.info("This run was finished already: %s. To extend it, raise that limit in the same command.", why)
         self._report.finish(why, self._saver.path)

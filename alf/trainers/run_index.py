@@ -29,6 +29,8 @@ from alf.utils.files import write_atomically
 
 INDEX_FILE = "training_status.json"
 BEHAVIOR = "agent"
+# What judges the checkpoints of a run with self-play, where no behavior is named.
+RATING = "rating"
 
 _FORMAT = 1
 _KINDS = ("best", "final", "milestone", "periodic")
@@ -185,6 +187,13 @@ class RunIndex:
                 r.with_kinds(add=["best"]) if r is best else r.with_kinds(remove=["best"])
                 for r in self._records[behavior]
             ]
+
+    def forget_rewards(self, behavior: str = BEHAVIOR) -> None:
+        """Makes all records of a behavior ones that were not judged, none of which is the best."""
+        self._records[behavior] = [
+            dataclasses.replace(r.with_kinds(remove=["best"]), reward=None, reward_episodes=0)
+            for r in self.records(behavior)
+        ]
 
     def reset(self, records: Iterable[Record], saves: int, behavior: str = BEHAVIOR) -> None:
         """Goes back to what `records` and `saves` were."""

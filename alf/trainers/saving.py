@@ -311,6 +311,27 @@ class Saver:
         except OSError as e:
             logging.error("The run index could not be written: %s", e)
 
+    def judge_by(self, what: str | None) -> None:
+        """Has checkpoints judged by something from now on, besides which what they were worth by another thing counts no more.
+
+        Args:
+          what: `RATING`, the name of a behavior, or None for the return of the environment as a whole.
+        """
+        index = self.checkpointer.index
+        before = index.run.get("judged_by", what)
+        if before != what and any(record.reward is not None for record in index.records()):
+            names = ["the return as a whole" if name is None else repr(name) for name in (before, what)]
+            logging.warning("Checkpoints were judged by %s, and are by %s now: the best so far is forgotten.", *names)
+            index.forget_rewards()
+        index.run["judged_by"] = what
+
+    def is_best(self, reward: float | None = None, reward_episodes: int = 0) -> bool:
+        """Whether weights of this worth, which nothing may tell, are better than all that is saved; arguments as in `save`."""
+        if reward is None or not reward_episodes:
+            return False
+        best = self.checkpointer.index.best()
+        return best is None or best.reward is None or reward > best.reward
+
     def note(self, **facts: Any) -> None:
         """Writes facts about the run into its index; a failure is logged."""
         index = self.checkpointer.index

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import gin
 from absl import logging
 
-from alf.trainers.agent_evaluation import BehaviorEvaluation
+from alf.trainers.agent_evaluation import KEPT_RETURNS, BehaviorEvaluation
 from alf.trainers.behavior_targets import Target, check_names, numbers_of
 from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation
+from alf.utils.gin_utils import GinConfigError
 
 # What conditions judge by: evaluations, or the part of them that is about one behavior.
 Outcome = Evaluation | BehaviorEvaluation
@@ -118,7 +119,7 @@ class MeanReturn(TargetCondition):
           target: mean return, as the environment gives rewards; any number, 0 too. Or one for each of several behaviors, of
             the episodes of their agents, all to be reached.
           episodes: the mean is over the last so many episodes of evaluations, those of earlier ones too; None means over all
-            of the last evaluation.
+            of the last evaluation. Of a behavior at most 100, the returns that an evaluation remembers.
 
         Raises:
           ValueError: an argument is out of range.
@@ -126,6 +127,11 @@ class MeanReturn(TargetCondition):
         numbers_of("MeanReturn.target", target)
         if episodes is not None and episodes < 1:
             raise ValueError(f"MeanReturn.episodes={episodes} must be at least 1.")
+        if episodes is not None and episodes > KEPT_RETURNS and isinstance(target, Mapping):
+            raise ValueError(
+                f"MeanReturn.episodes={episodes} is more than the {KEPT_RETURNS} returns of a behavior that an evaluation "
+                f"remembers: give at most {KEPT_RETURNS}, or None for all episodes of the last evaluation."
+            )
         super().__init__("MeanReturn.target", target)
         self._episodes = episodes
 
@@ -238,7 +244,7 @@ def check_judged(conditions: Iterable[StopCondition], evaluates: bool, ends: boo
       ends: whether anything but the conditions ends it.
 
     Raises:
-      ValueError: nothing would ever end it; else it is only said that they never hold.
+      GinConfigError: nothing would ever end it; else it is only said that they never hold.
     """
     judging = [condition.name for condition in conditions if isinstance(condition, TargetCondition)]
     if evaluates or not judging:
@@ -247,5 +253,5 @@ def check_judged(conditions: Iterable[StopCondition], evaluates: bool, ends: boo
     how = "set TrainerConfig.evaluate=True, or steps_between_evaluation_periods of its schedule."
     others = [condition for condition in conditions if not isinstance(condition, TargetCondition)]
     if not ends and not others:
-        raise ValueError(f"{never}, so it would never end: {how}")
+        raise GinConfigError(f"{never}, so it would never end: {how}")
     logging.warning("%s, so that it never holds: %s", never, how)

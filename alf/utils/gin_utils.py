@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import importlib.resources
 import io
@@ -145,6 +146,11 @@ def bind(configurable: Any, parameter: str, value: Any) -> None:
         raise GinConfigError(f"{configurable!r} is not known to gin.")
     with gin.unlock_config():
         gin.bind_parameter(f"{registered.selector}.{parameter}", value)
+
+
+def bound(configurable: Any, parameter: str) -> Any:
+    """What gin binds a parameter of a configurable function or class to, macros resolved; None where it binds nothing."""
+    return copy.deepcopy(gin.get_bindings(configurable, resolve_references=False).get(parameter))
 
 
 def tell_drawn(configurable: Any, parameter: str, value: Any) -> None:

@@ -188,8 +188,16 @@ def test_mistakes_are_told_in_a_sentence(logged):
 
 def test_a_gin_file_of_ones_own(tmp_path, capsys):
     settings = tmp_path / "mine.gin"
-    settings.write_text("\n".join(SMALL) + "\nTrainerConfig.mini_batch_length = 24\n")
+    macros = [
+        "L = 24",
+        "TrainerConfig.mini_batch_length = %L",
+        "T = @async_off_policy_trainer",
+        "TrainerConfig.trainer = %T",
+    ]
+    settings.write_text("\n".join([*SMALL, *macros]))
     out = tmp_path / "o.gin"
     assert run_here(doctor.main, f"--gin_file={settings}", *QUICK, f"--output={out}") == 0
+    assert "TrainerConfig.num_envs = " in out.read_text()
+    assert "TrainerConfig.trainer" not in out.read_text()
     length = next(line for line in out.read_text().splitlines() if line.startswith("TrainerConfig.unroll_length"))
     assert int(length.rpartition(" ")[2]) % 24 == 0

@@ -10,16 +10,25 @@ import threading
 import numpy as np
 import pytest
 
-from alf.bin import evaluate, train
+from alf.bin import command_line, evaluate, output_flag, train
 from alf.bin import trained as waiting
 from alf.bin.episodes import run_episodes, summary
 from alf.bin.output_flag import append_line, read_lines
 from alf.trainers.run_index import RunIndex
+from alf.trainers.run_lock import RunLock
 from tests.bin.running import copy_run, run_here, snapshot
 
 
 def _evaluate(root, *arguments):
     return run_here(evaluate.main, f"--root_dir={root}", "--random_seed=3", *arguments)
+
+
+def test_a_result_that_cannot_be_written_is_told(tmp_path):
+    for write in (output_flag.write, output_flag.append_line):
+        with pytest.raises(
+            command_line.UsageError, match=r"^--output=.* cannot be written \(Is a directory\): give another"
+        ):
+            write(str(tmp_path), {})
 
 
 def test_numbers_against_numpy():
@@ -139,6 +148,25 @@ def test_a_worker_evaluates_every_checkpoint_once(trained, tmp_path, logged):
     assert "The run is finished" in text
     steps = sum(line["results"]["deterministic"]["steps"] for line in read_lines(path)[1:])
     assert f"Evaluated 1 checkpoints with {steps} environment steps." in text
+
+
+def test_a_checkpoint_is_done_when_all_that_is_asked_for_is(trained, tmp_path):
+    run, path = tmp_path / "run", tmp_path / "e.jsonl"
+    copy_run(trained, run, 1, status="finished")
+    asked = [("1", "--deterministic"), ("2", "--deterministic"), ("2", "--stochastic"), ("2", "--deterministic")]
+    for episodes, mode in asked:
+        assert _evaluate(run, "--watch", mode, f"--num_episodes={episodes}", f"--output={path}") == 0
+    found = [(mode, numbers["episodes"]) for line in read_lines(path) for mode, numbers in line["results"].items()]
+    assert found == [("deterministic", 1), ("deterministic", 2), ("stochastic", 2)]
+
+
+def test_a_finished_run_that_is_being_extended_is_waited_for(tmp_path, logged):
+    index = RunIndex(str(tmp_path))
+    index.run["status"] = "finished"
+    index.save()
+    with RunLock(str(tmp_path)):
+        assert waiting.wait_for(str(tmp_path), lambda index: None, 0.01, 0.05) is None
+    assert logged[-1] == "No new checkpoint came within 0.05 s."
 
 
 def test_runs_may_share_a_file_of_results(trained, tmp_path):

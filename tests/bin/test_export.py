@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import tensorflow as tf
 from alf.bin import export
 from alf.export import onnx_model
 from alf.export.policy import ExportError
-from tests.bin.running import ROOT, run_here, snapshot
+from alf.trainers.run_index import RunIndex
+from tests.bin.running import ROOT, copy_run, run_here, snapshot
 
 
 def _export(root, *arguments):
@@ -61,6 +63,17 @@ def test_newest_is_exported_by_default(trained, tmp_path, logged):
     assert _export(trained, f"--export_dir={tmp_path}") == 0, logged
     assert json.loads((tmp_path / "metadata.json").read_text())["step"] == 2
     assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
+
+
+def test_the_steps_are_those_of_the_checkpoint_of_another_run(trained, tmp_path, logged):
+    copy_run(trained, tmp_path, 2)
+    index = RunIndex.load(str(tmp_path))
+    env_steps = index.find("2").env_steps
+    index.add(dataclasses.replace(index.find("2"), env_steps=7))
+    index.save()
+    other = trained / "train" / "algorithm" / "ckpt-2"
+    assert _export(tmp_path, f"--checkpoint={other}", f"--export_dir={tmp_path / 'model'}") == 0, logged
+    assert json.loads((tmp_path / "model" / "metadata.json").read_text())["env_steps"] == env_steps != 7
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from alf.bin import command_line, play
-from alf.trainers.run_index import RunIndex
+from alf.bin import command_line, play, train
+from alf.trainers.run_index import Record, RunIndex
 from tests.bin.running import copy_run, read_until, run_here, snapshot, start
 
 pytestmark = pytest.mark.slow
@@ -38,6 +38,13 @@ def test_one_seed_plays_the_same_and_nothing_is_written(trained, logged):
     episodes = [line for line in logged if line.startswith("Episode")]
     assert episodes[:2] == episodes[2:]
     assert snapshot(trained) == before
+
+
+def test_an_episode_that_never_ends_has_no_return(trained, logged, monkeypatch):
+    monkeypatch.setattr(play, "MAX_STEPS", 3)
+    assert _play(trained, "--num_episodes=1") == 2
+    assert logged[-1].startswith("An episode has not ended after 3 steps: give the environment a time limit")
+    assert not [line for line in logged if "return" in line]
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
@@ -75,6 +82,18 @@ def test_the_best_checkpoint(trained, tmp_path, logged):
     assert any("ckpt-1." in line for line in logged if line.startswith("Playing"))
 
 
+def test_what_the_run_was_configured_by_wins_over_a_file_of_the_user(trained, tmp_path, logged):
+    copy_run(trained, tmp_path, 2)
+    mine = tmp_path / "mine.gin"
+    mine.write_text("ActorDistributionNetwork.fc_layer_params = (7,)\n")
+    assert _play(tmp_path, "--num_episodes=1") == 0, logged
+    assert any(
+        line.startswith(f"{tmp_path / 'configured.gin'}, by which") and f"over {mine};" in line for line in logged
+    )
+    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_param=TrainerConfig.num_iterations=3") == 0, logged
+    assert RunIndex.load(str(tmp_path)).latest().step == 3
+
+
 def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
     assert run_here(play.main) == 2
     assert _play(tmp_path) == 2
@@ -89,6 +108,12 @@ def test_mistakes_are_told_in_a_sentence(trained, tmp_path, logged):
         "--max_wait_secs=1",
     ):
         assert _play(trained, wrong) == 2
+    assert _play(trained, "--checkpoint=periodic") == 0
+    copy_run(trained, tmp_path / "none", status="finished")
+    assert _play(tmp_path / "none", "--checkpoint=periodic") == 2
+    assert logged[-1].startswith(
+        f"There is no periodic checkpoint in {tmp_path / 'none' / 'train' / 'algorithm'}: train"
+    )
     assert _play(trained, "--follow", "--checkpoint=1") == 2
     assert _play(trained, "--checkpoint=1", "--checkpoint_name=2") == 2
     nowhere = ["create_environment.env_name='Nowhere-v1'", "create_environment.vectorization=None"]
@@ -132,6 +157,26 @@ def test_follow_waits_no_longer_than_asked(trained, tmp_path, logged):
     shutil.copy(trained / "configured.gin", tmp_path)
     assert _play(tmp_path, "--follow", "--max_wait_secs=0.1") == 0
     assert "No new checkpoint came within 0.1 s." in logged
+
+
+def test_follow_plays_a_run_that_is_begun_anew_meanwhile(tmp_path, monkeypatch):
+    played = []
+
+    def write(step, created, status):
+        index = RunIndex(str(tmp_path))
+        index.run["status"] = status
+        index.add(Record(f"ckpt-{step}", step, files=[f"train/algorithm/ckpt-{step}.index"], created=created))
+        index.save()
+
+    def restore_listed(root_dir, algorithm, name):
+        played.append(name)
+        if len(played) == 1:
+            write(10, "2001-02-03T04:05:06", "finished")
+
+    monkeypatch.setattr(play.trained, "restore_listed", restore_listed)
+    write(1000, "2001-02-03T04:00:00", "running")
+    play.follow(str(tmp_path), None, None, max_wait_secs=5)
+    assert played == ["ckpt-1000", "ckpt-10"]
 
 
 def test_follow_survives_a_checkpoint_that_is_removed_meanwhile(trained, tmp_path, logged, monkeypatch):

@@ -87,6 +87,11 @@ def test_learning_rates_that_fall_over_the_run_are_extended_with_it(run, capsys)
     assert f"To extend: python -m alf.bin.train --root_dir={run}{expected}\n" in _text(capsys, run)
 
 
+def test_a_learning_rate_that_a_macro_has_fall_is_extended_too(run, capsys):
+    (run / "configured.gin").write_text("steps = 70\nPolynomialDecay.decay_steps = %steps\n")
+    assert "=14 --gin_param=PolynomialDecay.decay_steps=140\n" in _text(capsys, run)
+
+
 def test_commands_quote_the_path(run, capsys):
     root = run.rename(run.parent / "sp ace")
     text = _text(capsys, root)
@@ -126,6 +131,7 @@ def test_a_run_that_was_killed_before_it_wrote_its_configuration_goes_on_by_its_
     for begun_by, expected in [
         (["/somewhere/alf/bin/train.py", *given], f"python -m alf.bin.train {shlex.join(given)}"),
         (["/x/alf/bin/train.py", "--force", *given], f"python -m alf.bin.train {shlex.join(given)}"),
+        (["/x/alf/bin/train.py", "-force", *given], f"python -m alf.bin.train {shlex.join(given)}"),
         (["/mine/train.py", "--fast"], f"python -m alf.bin.train --root_dir={run}"),
         ("damaged", f"python -m alf.bin.train --root_dir={run}"),
     ]:

@@ -129,12 +129,28 @@ def test_resume_insists_on_a_run_and_force_starts_anew(tmp_path, logged):
     assert run_here(train.main, *command, "--resume", "--force") == 2
     assert run_here(train.main, *command, "--force", f"--initialize_from={root}:best") == 2
     assert f"--force would rename {root}, which --initialize_from={root}:best begins with" in logged[-1]
+    assert run_here(train.main, *command, "--force", f"--gin_param=TrainerConfig.initialize_from='{root}'") == 2
+    assert f"--force would rename {root}, which --initialize_from={root} begins with" in logged[-1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]
+    (tmp_path / "link").symlink_to(root)
+    arguments = [f"--root_dir={tmp_path / 'link'}", *command[1:]]
+    assert run_here(train.main, *arguments, "--force", f"--initialize_from={root}:best") == 2
+    (tmp_path / "link").unlink()
     # Without a gin file that of the run before is used, which goes aside with it.
     assert run_here(train.main, f"--root_dir={root}", "--gin_param=TrainerConfig.num_iterations=1", "--force") == 0
     assert f"The run that was in {root} is in {root}-1 now." in logged
     assert (_checkpoints(root), _checkpoints(f"{root}-1")) == (["ckpt-1"], ["ckpt-2", "ckpt-3"])
     assert len([line for line in logged if line.startswith("Resumed from")]) == 1
+
+
+def test_force_in_the_directory_of_the_run_itself_leaves_that_run_alone(tmp_path, logged, monkeypatch):
+    root = tmp_path / "run"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    command = ["--root_dir=.", "--gin_file=ppo_cart_pole", *TINY]
+    assert run_here(train.main, *command, "--gin_param=TrainerConfig.num_iterations=2") == 0
+    assert run_here(train.main, *command, "--gin_param=TrainerConfig.num_iterations=1", "--force") == 0, logged
+    assert (_checkpoints(root), _checkpoints(f"{root}-1")) == (["ckpt-1"], ["ckpt-2"])
 
 
 def test_a_run_whose_checkpoints_are_gone_begins_anew_with_force(tmp_path, logged):

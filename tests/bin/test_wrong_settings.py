@@ -31,6 +31,12 @@ SETTINGS = [
     ("AsyncOffPolicyDriver.mode='no'", "mode='no' is not one of async, lockstep, sync (in AsyncOffPolicyDriver)."),
     ("StatsReporter.formats=3", "StatsReporter.formats=3 must be a list of texts."),
     ("EpisodeVideo.every=-1", "EpisodeVideo.every=-1 must be at least 0."),
+    ("TrainerConfig.stop_conditions=[@Plateau]", "must be a list of conditions, such as [@alf.TimeLimit()]."),
+    ("TrainerConfig.stop_conditions=[@x/Plateau]", "must be a list of conditions, such as [@alf.TimeLimit()]."),
+    (
+        "TrainerConfig.schedule=@Schedule()\nTrainerConfig.stop_conditions=[@MeanReturn()]\nMeanReturn.target=1",
+        "MeanReturn.target judges by evaluations, and this run makes none of its own, so it would never end: set",
+    ),
     (
         "create_environment.env_name='tests.bin.test_wrong_settings:OfFourValues'",
         "The environment cannot be used: step() must return (observation, reward, terminated, truncated, info); it "

@@ -14,6 +14,7 @@ from alf.bin import status
 from alf.bin.run_view import view
 from alf.trainers.agent_evaluation import BehaviorEvaluation
 from alf.trainers.evaluation import Evaluation
+from alf.trainers.evaluations import Evaluations
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
 from alf.trainers.self_play import SelfPlay
@@ -77,6 +78,50 @@ def test_an_evaluation_beside_training_judges_by_it_too(small_agents, tmp_path):
         nobody = chaser._replace(episodes=0, average_return=float("nan"))
         trainer._judge(Evaluation(1, 999.0, 0.0, 1.0, step=0, behaviors=(nobody,)))
         assert _records(tmp_path)[0].reward == 2.5
+
+
+def test_what_others_were_judged_by_counts_no_more(small_agents, tmp_path, logged):
+    """The return as a whole is above that of a behavior: a run that goes on by that one has its own best checkpoint."""
+    plan = {"evaluate": True, "eval_interval": 1, "num_eval_episodes": 1, "checkpoint_interval": 0}
+    small_agents(num_iterations=1, **plan).train()
+    whole = _records(tmp_path)[0]
+    small_agents(num_iterations=2, best_by="chaser", **plan).train()
+    best, records = _records(tmp_path)
+    assert best.step == 2
+    assert best.reward < whole.reward
+    assert (records[1].reward, records[1].kinds) == (None, [])
+    assert (
+        "Checkpoints were judged by the return as a whole, and are by 'chaser' now: the best so far is forgotten."
+        in logged
+    )
+    small_agents(num_iterations=3, best_by="chaser", **plan).train()
+    assert _records(tmp_path)[1][2].reward == best.reward
+
+
+def test_after_a_save_that_failed_the_best_of_the_others_is_saved(small_config, tmp_path, monkeypatch):
+    gin.bind_parameter("create_environment.env_name", "CartPole-v1")
+    returns = {1: 50.0, 2: 100.0, 3: 80.0, 4: 60.0}
+
+    def play(self, count, step, *rest):
+        return Evaluation(5, returns[step], 0.0, 9.0, returns=(returns[step],) * 5, step=step)
+
+    monkeypatch.setattr(Evaluations, "play", play)
+    plan = {"evaluate": True, "eval_interval": 1, "num_iterations": 4, "checkpoint_interval": 0}
+    trainer = small_config(SyncOffPolicyTrainer, **plan).create_trainer()
+    trainer.initialize()
+    write, writes = trainer._saver.checkpointer._checkpoint.write, []
+
+    def fail_at_the_second(path):
+        writes.append(path)
+        if len(writes) == 2:
+            raise OSError(28, "No space left on device")
+        return write(path)
+
+    trainer._saver.checkpointer._checkpoint.write = fail_at_the_second
+    trainer.train()
+    best, records = _records(tmp_path)
+    assert {step: record.reward for step, record in records.items()} == {1: 50.0, 3: 80.0, 4: 60.0}
+    assert best.step == 3
 
 
 @pytest.mark.parametrize(

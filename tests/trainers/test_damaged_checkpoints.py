@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import pathlib
 import time
 
 import numpy as np
@@ -12,9 +14,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alf.trainers import checkpointing
 from alf.trainers.checkpointing import Checkpointer, CheckpointError, damage_of
 from alf.trainers.initializing import load_weights
-from alf.trainers.run_index import INDEX_FILE
+from alf.trainers.run_index import INDEX_FILE, RunIndex
 from tests.damage import damage
 
 _SECONDS = 20.0
@@ -128,3 +131,59 @@ def test_every_bit_of_what_no_checksum_covers(tmp_path, whole):
     for end in range(len(content)):
         (tmp_path / key).write_bytes(content[:end])
         assert damage_of(path) is not None
+
+
+def _files(root):
+    return {str(p.relative_to(root)): p.read_bytes() for p in pathlib.Path(root).rglob("*") if p.is_file()}
+
+
+def test_a_checkpoint_stays_until_the_one_that_replaces_it_is_whole(tmp_path):
+    """Saving the same step again, with more in the replay memory, fails half-way: what was there can be gone on from."""
+    objects, held = _Objects(1), ["old"]
+
+    def save_replay(directory):
+        os.makedirs(directory)
+        pathlib.Path(directory, "part").write_text(held[0])
+
+    def fail(path):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    checkpointer = Checkpointer(_directory(tmp_path), {"algorithm": objects}, replay_saver=save_replay)
+    checkpointer.save(0)
+    before = _files(tmp_path)
+    objects.count.assign(2)
+    held[0] = "new"
+    checkpointer.outdate()
+    write = checkpointer._checkpoint.write
+    for writer in (fail, lambda path: fail(write(path))):
+        checkpointer._checkpoint.write = writer
+        with pytest.raises(OSError, match="No space"):
+            checkpointer.save(0)
+        assert {name: text for name, text in _files(tmp_path).items() if "partial" not in name} == before
+        assert Checkpointer(_directory(tmp_path), {"algorithm": _Objects(0)}).restore().endswith("ckpt-0")
+    checkpointer._checkpoint.write = write
+    record = checkpointer.save(0)
+    assert sorted(_files(tmp_path)) == sorted([*record.files, INDEX_FILE]), "nothing else is left"
+    again = _Objects(0)
+    Checkpointer(_directory(tmp_path), {"algorithm": again}).restore()
+    assert int(again.count) == 2
+    assert (tmp_path / "train" / "replay" / "ckpt-0" / "part").read_text() == "new"
+
+
+def test_a_memory_that_its_checkpoint_has_no_more_is_removed(tmp_path):
+    """A kill came between the index, without its files, and their removal."""
+
+    def save_replay(directory):
+        os.makedirs(directory)
+        pathlib.Path(directory, "part").write_text("steps")
+
+    checkpointer = Checkpointer(_directory(tmp_path), {"algorithm": _Objects(1)}, replay_saver=save_replay)
+    for step in (1, 2):
+        with pytest.MonkeyPatch.context() as killed:
+            killed.setattr(checkpointing, "delete_files", lambda *args: None)
+            checkpointer.save(step)
+    memories = tmp_path / "train" / "replay"
+    assert sorted(os.listdir(memories)) == ["ckpt-1", "ckpt-2"]
+    Checkpointer(_directory(tmp_path), {"algorithm": _Objects(1)}, replay_saver=save_replay).save(3)
+    assert os.listdir(memories) == ["ckpt-3"]
+    assert [r.step for r in RunIndex.load(str(tmp_path)).records()] == [1, 2, 3]

@@ -68,6 +68,16 @@ def test_a_run_is_set_aside_under_the_next_number(tmp_path, logged):
         assert logged[-1] == f"The run that was in {root} is in {root}-{number} now."
 
 
+def test_a_link_stays_and_the_run_that_it_leads_to_is_set_aside(tmp_path):
+    run, link = tmp_path / "disk" / "run", tmp_path / "link"
+    _used(run)
+    link.symlink_to(run)
+    assert earlier_run.set_aside(str(link)) == f"{run}-1"
+    assert os.listdir(link) == ["mine.gin"]
+    assert sorted(os.listdir(tmp_path)) == ["disk", "link"]
+    assert os.path.samefile(link, run)
+
+
 def test_where_there_is_no_run_nothing_is_done(tmp_path, logged):
     assert earlier_run.set_aside(str(tmp_path / "none")) is None
     (tmp_path / "mine.gin").write_text("")

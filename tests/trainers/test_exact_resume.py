@@ -227,6 +227,8 @@ def test_interrupted_between_two_checkpoints(small_config, tmp_path):
 
 
 def test_what_exact_resume_needs(small_config):
+    with pytest.raises(ValueError, match="checkpoint_interval=0 writes none: set it, or checkpoint_env_steps, above 0"):
+        small_config(SyncOffPolicyTrainer, **EXACT | {"checkpoint_interval": 0})
     with pytest.raises(ValueError, match="exact_resume needs random_seed"):
         small_config(SyncOffPolicyTrainer, exact_resume=True, random_seed=None)
     with pytest.raises(ValueError, match="follows the clock"):

@@ -11,8 +11,10 @@ import threading
 import pytest
 
 from alf.replay.replay_buffer import ReplayBuffer
+from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from alf.trainers.run_index import RunIndex
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -85,3 +87,34 @@ def test_no_signal_leaves_a_batch_half_stored(small_config, monkeypatch):
     trainer.train()
     assert (trainer.counters.iterations, trainer.counters.env_steps) == (0, 16)
     assert trainer.algorithm.exp_replayer.total_steps == 16
+
+
+@pytest.mark.parametrize(("at", "exact"), [(2, False), (4, False), (4, True)])
+def test_an_evaluation_that_a_signal_cuts_is_played_by_the_run_that_goes_on(
+    at, exact, small_config, tmp_path, monkeypatch
+):
+    """In the midst, or of what the run ends with: it has not finished before."""
+    settings = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 2, "num_iterations": 4}
+    settings |= {"exact_resume": True, "checkpoint_interval": 2} if exact else {}
+    play = Evaluations.play
+
+    def cut(self, count, step, *rest):
+        if step == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return play(self, count, step, *rest)
+
+    monkeypatch.setattr(Evaluations, "play", cut)
+    small_config(SyncOffPolicyTrainer, **settings).create_trainer().train()
+    run = RunIndex.load(str(tmp_path / "run")).run
+    assert (run["status"], run["why"]) == ("interrupted", "SIGTERM received")
+    monkeypatch.setattr(Evaluations, "play", play)
+    for _ in range(2):
+        trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+        trainer.train()
+        assert [e.step for e in trainer._evaluations.history.all] == [2, 4]
+        index = RunIndex.load(str(tmp_path / "run"))
+        assert index.run["status"] == "finished"
+        assert index.final().step == 4
+        assert index.find("4").reward == trainer._evaluations.history.last.average_return
+    rows = (tmp_path / "run" / "eval" / "stats.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[0] for row in rows] == ["2", "4"]

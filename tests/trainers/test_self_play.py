@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 
 import gin
 import numpy as np
 import pytest
 
+from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.matches import Matches
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.self_play import PRESENT, SelfPlay
@@ -142,6 +144,16 @@ def test_two_halves_make_the_whole(mode, small_config, tmp_path):
         for x, y in zip(a.variables, b.variables, strict=True):
             np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=x.name)
     assert int(halves._self_play._turns) == 6
+
+
+@pytest.mark.slow
+def test_another_window_is_named_where_a_run_goes_on(small_config):
+    bind_hands()
+    settings = {"algorithm_ctor": HANDS, "num_iterations": 1}
+    small_config(SyncOffPolicyTrainer, self_play=QUICK, **settings).create_trainer().train()
+    other = small_config(SyncOffPolicyTrainer, self_play=dataclasses.replace(QUICK, window=3), **settings)
+    with pytest.raises(CheckpointError, match=r"whose networks, optimisers or SelfPlay\.window are others: use"):
+        other.create_trainer().initialize()
 
 
 @pytest.mark.learning

@@ -52,6 +52,7 @@ def test_mean_return():
     assert MeanReturn(2.1, 2)(_run([9.0, 1.0, 3.0])) is None
     assert MeanReturn(0.0)(_run([-0.1])) is None
     assert MeanReturn(0.0)(_run([0.0])) is not None
+    assert MeanReturn(1.0, 150)(_run([1.0] * 150)) is not None
     # Over the last episodes of several evaluations, once there are enough.
     assert MeanReturn(2.0, 3)(_run([9.0], [1.0])) is None
     assert MeanReturn(2.0, 3)(_run([9.0], [1.0], [2.0, 3.0])) is not None
@@ -125,6 +126,7 @@ def test_the_first_reason_counts():
         (lambda: SuccessRate(1.1), "target=1.1"),
         (lambda: MeanReturn(math.nan), "target=nan"),
         (lambda: MeanReturn(1.0, 0), "episodes=0"),
+        (lambda: MeanReturn({"a": 1.0}, 101), "episodes=101 is more than the 100 returns"),
         (lambda: Plateau(0), "evaluations=0"),
         (lambda: Plateau(1000), "evaluations=1000"),
         (lambda: Plateau(3, -1.0), "min_improvement=-1.0"),

@@ -1,0 +1,70 @@
+"""What the runs of a search are compared by, and that one search at a time is in a directory."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+
+import pytest
+
+from alf.bin import grid_search
+from alf.bin.search_report import Result, csv_text, read_result
+from alf.bin.search_space import Search
+from alf.trainers.run_index import Record, RunIndex
+from tests.bin.running import run_here
+
+
+def _run(root, judged_by, *evaluated):
+    """A run whose final checkpoint has a worth of 1000, and whose evaluations are rows of step, return and chaser's return."""
+    for folder in ("train", "eval"):
+        (root / folder).mkdir(parents=True)
+    (root / "train" / "stats.jsonl").write_text('{"env_steps": 7, "Metrics/AverageReturn": 3.0}\n')
+    lines = ["global_step,Metrics/AverageReturn,Metrics/chaser/AverageReturn", *evaluated]
+    (root / "eval" / "stats.csv").write_text("\n".join(lines) + "\n")
+    index = RunIndex(str(root))
+    index.run["judged_by"] = judged_by
+    files = ["train/algorithm/ckpt-3.index"]
+    index.add(Record("ckpt-3", 3, files=files, reward=1000.0, reward_episodes=4, kinds=["final"]))
+    index.save()
+    return read_result(str(root), Result(root.name, 0, 0, {}, "finished"))
+
+
+@pytest.mark.parametrize(
+    ("judged_by", "evaluated", "expected"),
+    [
+        ("rating", ("1,5.0,2.0", "2,6.0,1.0"), (6.0, "evaluation", None)),
+        ("rating", (), (3.0, "training", None)),
+        ("chaser", ("1,5.0,2.0", "2,6.0,1.0"), (1.0, "evaluation", 1000.0)),
+        (None, ("2,6.0,",), (6.0, "evaluation", 1000.0)),
+    ],
+)
+def test_the_score_is_the_last_evaluation_and_never_a_rating(judged_by, evaluated, expected, tmp_path):
+    result = _run(tmp_path / "run", judged_by, *evaluated)
+    assert (result.score, result.source, result.best) == expected
+    (row,) = csv.DictReader(csv_text([result]).splitlines())
+    assert (row["score"], row["source"]) == (str(expected[0]), expected[1])
+
+
+def test_a_gin_file_that_has_changed_is_told(tmp_path, logged):
+    file = tmp_path / "a.gin"
+    search, what = Search(({"A.x": "1"},)), {"gin_files": [str(file)], "bindings": []}
+    for text, told in (("A.y = 1", 0), ("A.y = 1", 0), ("A.y = 2", 1), ("A.y = 2", 1)):
+        file.write_text(text)
+        grid_search.check_plan(str(tmp_path), search, what)
+        assert logged == [f"{file} has changed since this search began: its runs are not all by the same."] * told
+    plan = json.loads((tmp_path / grid_search.PLAN_FILE).read_text())
+    del plan["contents"]  # as an earlier version wrote it
+    (tmp_path / grid_search.PLAN_FILE).write_text(json.dumps(plan))
+    grid_search.check_plan(str(tmp_path), search, what)
+    assert len(logged) == 1
+
+
+def test_one_search_at_a_time_is_in_a_directory(tmp_path, logged):
+    (tmp_path / "s.json").write_text('{"parameters": {"PPOLoss.td_lambda": [0.8]}}')
+    flags = [f"--root_dir={tmp_path}", "--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}"]
+    with open(tmp_path / grid_search.LOCK_FILE, "w", encoding="utf-8") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert run_here(grid_search.main, *flags) == 2
+    assert f"A search is going on in --root_dir={tmp_path}" in logged[-1]
+    assert not (tmp_path / grid_search.PLAN_FILE).exists()
