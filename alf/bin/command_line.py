@@ -289,13 +289,14 @@ def bindings() -> list[str]:
     return [*GIN_PARAM.value, *GIN_BINDINGS.value]
 
 
-def parse_gin(directory: str, begins_anew: bool = False) -> None:
+def parse_gin(directory: str, edits_count: bool = False, begins_anew: bool = False) -> None:
     """Parses the gin files that the flags name, else those of the run's directory, and the bindings of the flags.
 
     Of those of the directory, what the run was configured by wins over files that the user has put there.
 
     Args:
       directory: of the run.
+      edits_count: but not over files that are newer.
       begins_anew: a new run takes its place, for which the user's files count as much.
 
     Raises:
@@ -307,16 +308,27 @@ def parse_gin(directory: str, begins_anew: bool = False) -> None:
 
     files = GIN_FILE.value or sorted(glob.glob(os.path.join(glob.escape(directory), "*.gin")))
     written = os.path.join(directory, CONFIG_FILE)
-    if not GIN_FILE.value and not begins_anew and written in files[:-1]:
-        files.remove(written)
-        logging.info("%s, by which the run was configured, wins over %s; flags win over it.", written, ", ".join(files))
-        files.append(written)
+    if not GIN_FILE.value and not begins_anew and written in files:
+        files = _in_order([file for file in files if file != written], written, edits_count)
     if not files:
         raise UsageError(
             f"There is no --gin_file, and no *.gin file in --root_dir={directory}: give one, e.g. "
             "--gin_file=async_ppo_cart_pole.gin."
         )
     gin_utils.parse_gin(files, bindings())
+
+
+def _in_order(files: list[str], written: str, edits_count: bool) -> list[str]:
+    """Gin files of the user and the one that a run has `written`, those that win last."""
+    edited = [file for file in files if edits_count and os.path.getmtime(file) > os.path.getmtime(written)]
+    before = [file for file in files if file not in edited]
+    if before:
+        logging.info(
+            "%s, by which the run was configured, wins over %s; flags win over it.", written, ", ".join(before)
+        )
+    if edited:
+        logging.info("Newer than %s, by which the run was configured, and over it: %s.", written, ", ".join(edited))
+    return [*before, written, *edited]
 
 
 def set_up_logging() -> None:

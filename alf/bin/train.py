@@ -4,10 +4,11 @@
 
 Everything is written below --root_dir; the same command again goes on from the newest checkpoint (--resume insists on
 one), or with --force starts anew, with the run before renamed to ROOT_DIR-1. Without --gin_file the *.gin files of
---root_dir are used, of which configured.gin, by which a run that goes on was configured, wins. Ctrl-C (or SIGTERM)
-finishes the iteration, writes a checkpoint and ends with exit code 0; a second one ends at once, and so does one before
-training has begun (exit code 130, for SIGTERM 143). Exit code 2: the command line, a gin file or a checkpoint cannot be
-used. With --num_workers=8 as many processes collect, on this machine or, with --ray_address, on those of a Ray cluster.
+--root_dir are used, of which configured.gin, by which a run that goes on was configured, wins over those that are not
+newer. Ctrl-C (or SIGTERM) finishes the iteration, writes a checkpoint and ends with exit code 0; a second one ends at
+once, and so does one before training has begun (exit code 130, for SIGTERM 143). Exit code 2: the command line, a gin
+file or a checkpoint cannot be used. With --num_workers=8 as many processes collect, on this machine or, with
+--ray_address, on those of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _train(argv: Sequence[str]) -> None:
     # A relative one would mean the run before once --force has renamed the working directory.
     root_dir = os.path.abspath(command_line.root_dir(argv))
     command_line.set_up()
-    command_line.parse_gin(root_dir, begins_anew=_FORCE.value)
+    command_line.parse_gin(root_dir, edits_count=True, begins_anew=_FORCE.value)
     _bind_workers()
     _prepare(root_dir)
     command_line.make_directory(root_dir, "--root_dir")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import signal
 import threading
@@ -90,7 +91,12 @@ def test_what_the_run_was_configured_by_wins_over_a_file_of_the_user(trained, tm
     assert any(
         line.startswith(f"{tmp_path / 'configured.gin'}, by which") and f"over {mine};" in line for line in logged
     )
-    assert run_here(train.main, f"--root_dir={tmp_path}", "--gin_param=TrainerConfig.num_iterations=3") == 0, logged
+    # Training goes on by what has been edited since.
+    longer = f"--root_dir={tmp_path}", "--gin_param=TrainerConfig.num_iterations=3"
+    assert run_here(train.main, *longer) == 2
+    assert "does not fit this run" in logged[-1]
+    os.utime(mine, (1.0, 1.0))
+    assert run_here(train.main, *longer) == 0, logged
     assert RunIndex.load(str(tmp_path)).latest().step == 3
 
 
