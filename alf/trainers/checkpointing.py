@@ -269,9 +269,9 @@ class Checkpointer:
         except (AssertionError, ValueError) as e:
             unfit = unfit_behaviors(self._objects.get("algorithm"), path)
             whose = f" (of the behavior {', '.join(map(repr, unfit))})" if unfit else ""
-            parts = (
-                "networks, optimisers or SelfPlay.window" if "self_play" in self._objects else "networks or optimisers"
-            )
+            parts = "networks, optimisers, explorations or SelfPlay.window"
+            if "self_play" not in self._objects:
+                parts = "networks, optimisers or explorations"
             raise CheckpointError(
                 f"Checkpoint {path} does not fit this run, whose {parts} are others{whose}: use the gin file it was made "
                 f"with, or another root_dir. ({str(e).splitlines()[0]})"

@@ -102,7 +102,7 @@ def test_what_is_played_is_bit_identical_inside_the_graph_and_outside(monkeypatc
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's operations have these names on such processors")
 @pytest.mark.parametrize("kind", ["segments", "evaluation"])
 def test_convolutions_inside_of_loops_are_those_of_onednn(monkeypatch, kind):
-    """Operations by their own names are Eigen's, which take twice as long."""
+    """Operations by their own names are Eigen's, which take longer."""
     monkeypatch.setattr(policy_driver, "SLOW_STEP_SECS", math.inf)
     env = _environment()
     if kind == "segments":

@@ -152,7 +152,9 @@ def test_another_window_is_named_where_a_run_goes_on(small_config):
     settings = {"algorithm_ctor": HANDS, "num_iterations": 1}
     small_config(SyncOffPolicyTrainer, self_play=QUICK, **settings).create_trainer().train()
     other = small_config(SyncOffPolicyTrainer, self_play=dataclasses.replace(QUICK, window=3), **settings)
-    with pytest.raises(CheckpointError, match=r"whose networks, optimisers or SelfPlay\.window are others: use"):
+    with pytest.raises(
+        CheckpointError, match=r"whose networks, optimisers, explorations or SelfPlay\.window are others: use"
+    ):
         other.create_trainer().initialize()
 
 
