@@ -376,8 +376,8 @@ class Unroller:
 def in_loop(function: Callable[[], Nest], spec: Nest) -> Nest:
     """What `function` returns, of `spec`, as the one turn of a loop.
 
-    TensorFlow rewrites operations, and where a processor has the instructions for it hands them to oneDNN, but not those
-    of a loop; the last bits would tell them apart.
+    TensorFlow rewrites operations, and where a processor has the instructions for it hands them to oneDNN, but on the
+    single-threaded executor not those of a loop; the last bits would tell them apart.
     """
 
     def turn(i: tf.Tensor, _: Nest) -> tuple[tf.Tensor, Nest]:

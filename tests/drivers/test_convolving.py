@@ -21,6 +21,7 @@ from alf.environments import create_environment
 from alf.environments.batch_wrappers import BatchWrapper
 from alf.utils.common import image_scale_transformer
 from tests.algorithms import networks
+from tests.drivers.test_stepping import check_identical, segments
 
 
 class Pictures(BatchWrapper):
@@ -64,24 +65,13 @@ def _algorithm(env: Any) -> PPOAlgorithm:
 
 def _segments(stepping: str) -> list[Experience]:
     env = _environment()
-    algorithm = _algorithm(env)
-    found: list[Experience] = []
-    algorithm.add_experience_observer(found.append)
-    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, random_seed=11, stepping=stepping)
-    try:
-        for _ in range(3):
-            driver.run()
-            algorithm.train(mini_batch_size=6)
-    finally:
-        driver.stop()
-    return found
+    return segments(env, _algorithm(env), stepping)
 
 
 def test_what_is_recorded_is_bit_identical_inside_the_graph_and_outside():
     inside, outside = _segments("graph"), _segments("host")
     assert len(np.unique(inside[-1].action)) == 2
-    for mine, theirs in zip(inside, outside, strict=True):
-        tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy()), mine, theirs)
+    check_identical(inside, outside)
 
 
 def _played(monkeypatch: pytest.MonkeyPatch, limit: float) -> list[Any]:
@@ -119,6 +109,7 @@ def test_convolutions_inside_of_loops_are_those_of_onednn(monkeypatch, kind):
     finally:
         tensorflow.disable_run_metadata()
         getattr(driver, "stop", env.close)()
+    # A loop that TensorFlow leaves alone is a function, beside the operations of the graph itself.
     nodes = [node for g in graphs for node in (*g.node, *(n for f in g.library.function for n in f.node_def))]
     convolutions = {node.op for node in nodes if "Conv2D" in node.op}
     assert convolutions

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.data_structures import Experience
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
@@ -17,11 +18,8 @@ from alf.environments.batch_wrappers import BatchWrapper
 from tests.algorithms import networks
 
 
-def _segments(stepping: str, rnn: bool) -> list[Experience]:
-    env = create_environment("CartPole-v1", num_parallel_environments=12, seed=7)
-    tf.keras.utils.set_random_seed(3)
-    algorithm = networks.ppo(env, rnn=rnn)
-    algorithm.use_rollout_state = rnn
+def segments(env: Any, algorithm: PPOAlgorithm, stepping: str) -> list[Experience]:
+    """What is recorded of acting before each of four updates."""
     found: list[Experience] = []
     algorithm.add_experience_observer(found.append)
     driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, random_seed=11, stepping=stepping)
@@ -34,11 +32,23 @@ def _segments(stepping: str, rnn: bool) -> list[Experience]:
     return found
 
 
-@pytest.mark.parametrize("rnn", [False, True])
-def test_what_is_recorded_is_bit_identical(rnn):
-    inside, outside = _segments("graph", rnn), _segments("host", rnn)
+def check_identical(inside: list[Experience], outside: list[Experience]) -> None:
+    """Fails where two records differ in a bit."""
     for mine, theirs in zip(inside, outside, strict=True):
         tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy()), mine, theirs)
+
+
+def _segments(stepping: str, rnn: bool) -> list[Experience]:
+    env = create_environment("CartPole-v1", num_parallel_environments=12, seed=7)
+    tf.keras.utils.set_random_seed(3)
+    algorithm = networks.ppo(env, rnn=rnn)
+    algorithm.use_rollout_state = rnn
+    return segments(env, algorithm, stepping)
+
+
+@pytest.mark.parametrize("rnn", [False, True])
+def test_what_is_recorded_is_bit_identical(rnn):
+    check_identical(_segments("graph", rnn), _segments("host", rnn))
 
 
 class Drifting(BatchWrapper):
