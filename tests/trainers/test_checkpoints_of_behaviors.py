@@ -250,5 +250,5 @@ def test_mistakes_of_initialize_from(old):
 
 def test_a_restore_that_fails_names_the_behavior(old, small_config):
     bind_hands()
-    with pytest.raises(CheckpointError, match=r"optimisers are others \(of the behavior 'right'\)"):
+    with pytest.raises(CheckpointError, match=r"explorations are others \(of the behavior 'right'\)"):
         _built(small_config, algorithm_ctor=behaviors(left=ppo(), right=dqn()), root_dir=old[1])
