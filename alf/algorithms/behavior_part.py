@@ -121,6 +121,11 @@ class Part:
             )
         return [use._replace(slots=self.slots.count) for use in uses]
 
+    def prepare(self, arguments: Mapping[str, Any]) -> None:
+        """See `OffPolicyAlgorithm.prepare`."""
+        if self.behavior.trained:
+            self.algorithm.prepare(self.behavior.train_arguments(arguments))
+
     def train(self, arguments: Mapping[str, Any]) -> int:
         """Trains on what there is, if it is enough; the steps trained on.
 

@@ -304,6 +304,11 @@ class Behaviors(OffPolicyAlgorithm):
         for part in self._parts:
             part.observe(exp)
 
+    def prepare(self, arguments: Mapping[str, Any]) -> None:
+        """Traces what every behavior runs on samples."""
+        for part in self._parts:
+            part.prepare(arguments)
+
     def train(
         self,
         num_updates: int = 1,

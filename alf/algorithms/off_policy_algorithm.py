@@ -22,7 +22,7 @@ from alf.replay.experience_replayer import ExperienceReplayer
 from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.memory_use import MemoryUse
 from alf.replay.sampling import View
-from alf.replay.uniform_replay import UniformReplay
+from alf.replay.uniform_replay import UniformReplay, sampling
 from alf.utils import devices, nest_utils, rng
 from alf.utils.common import check_sizes, is_stateless, zeros_from_spec
 from alf.utils.tracing import Traced
@@ -42,7 +42,7 @@ class _Volatile:
     replayer_key: tuple[Any, ...] = ()
     default_replayer: str = "one_time"
     burn_in_length: int = 0
-    functions: dict[tuple[Any, ...], Any] = dataclasses.field(default_factory=dict)
+    functions: dict[tuple[Any, ...], Traced] = dataclasses.field(default_factory=dict)
     hooks: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     metrics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     train_secs: float = 0.0
@@ -103,7 +103,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
             return {name: MemoryUse(memory, None, length or 1, kept=kept) for name, memory in self.memories().items()}
         size, length = self._sample_sizes(size, length)
         if (replayer := self._volatile.replayer) is not None:
-            _sampling(replayer)
+            sampling(replayer)
         return {name: MemoryUse(memory, size, length, kept=kept) for name, memory in self.memories().items()}
 
     def steps_of_an_update(self, arguments: Mapping[str, Any]) -> float:
@@ -262,7 +262,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         check_sizes(num_updates=num_updates, mini_batch_size=mini_batch_size, mini_batch_length=mini_batch_length)
         if not whole_replay_buffer_training:
             sizes = self._sample_sizes(mini_batch_size, mini_batch_length)
-            return self._train_on_samples(_sampling(replayer), num_updates, *sizes)
+            return self._train_on_samples(sampling(replayer), num_updates, *sizes)
         self._check_length(None)
         begin = time.monotonic()
         experience = replayer.replay_all()
@@ -272,19 +272,26 @@ class OffPolicyAlgorithm(RLAlgorithm):
             replayer.clear()
         return steps
 
+    def prepare(self, arguments: Mapping[str, Any]) -> None:
+        """Traces what `train`, called with `arguments`, runs on samples: what a loss refuses is told before any is collected."""
+        for use in self.memory_uses(arguments).values():
+            if use.size is not None:
+                self._on_samples(use.memory, use.size, use.length).prepare()
+
     def _train_on_samples(self, replayer: UniformReplay, num_updates: int, size: int, length: int) -> int:
         begin = time.monotonic()
         replayer.check(size, length)
-
-        def train(view: View, updates: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._train_sampled(replayer, view, updates, size, length)
-
-        function = self._function(
-            ("samples", size, length, self.burn_in_length), train, replayer.view_spec, tf.TensorSpec([], tf.int32)
-        )
+        function = self._on_samples(replayer, size, length)
         self._volatile.metrics = function(replayer.view(length), tf.constant(num_updates))
         self._end_train(begin)
         return self._sampled_steps(size, length) * num_updates
+
+    def _on_samples(self, replayer: UniformReplay, size: int, length: int) -> Traced:
+        def train(view: View, updates: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._train_sampled(replayer, view, updates, size, length)
+
+        key = ("samples", size, length, self.burn_in_length)
+        return self._function(key, train, replayer.view_spec, tf.TensorSpec([], tf.int32))
 
     def _sample_sizes(self, size: int | None, length: int | None) -> tuple[int, int]:
         """How many sequences a sample has and how many steps each; ValueError where it cannot be learned from."""
@@ -314,7 +321,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
                 f"shorter: set it to at least {least}."
             )
 
-    def _function(self, key: tuple[Any, ...], train: Callable[..., Any], *signature: Any) -> Any:
+    def _function(self, key: tuple[Any, ...], train: Callable[..., Any], *signature: Any) -> Traced:
         """The traced `train`, made at the first use of `key`."""
         key = (*key, self._summarize_grads_and_vars, self._summarize_action_distributions)
         function = self._volatile.functions.get(key)
@@ -488,12 +495,3 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if self._summarize_grads_and_vars:
             metrics.update(gradient_norms(grads_and_vars))
         return metrics
-
-
-def _sampling(replayer: ExperienceReplayer) -> UniformReplay:
-    if not isinstance(replayer, UniformReplay):
-        raise ValueError(
-            f"{type(replayer).__name__} hands out everything and cannot sample: set whole_replay_buffer_training=True, or, "
-            "with a driver, exp_replayer='uniform'."
-        )
-    return replayer

@@ -181,3 +181,13 @@ class _Held:
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self.buffer = buffer
+
+
+def sampling(replayer: ExperienceReplayer) -> UniformReplay:
+    """`replayer` itself; raises ValueError where it hands out everything and cannot sample."""
+    if not isinstance(replayer, UniformReplay):
+        raise ValueError(
+            f"{type(replayer).__name__} hands out everything and cannot sample: set whole_replay_buffer_training=True, or, "
+            "with a driver, exp_replayer='uniform'."
+        )
+    return replayer

@@ -152,6 +152,8 @@ class OffPolicyTrainer(Trainer):
         return steps
 
     def _heatup_what_is_missing(self) -> None:
+        # What a loss refuses is told now, not after the collecting.
+        self.algorithm.prepare(self._training())
         if self._saver.memory_lost and not self._counters.iterations:
             # All of it: what it had collected before it was interrupted is gone.
             self.heatup(self.schedule.heatup_steps)

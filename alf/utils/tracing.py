@@ -55,6 +55,11 @@ class Traced:
         self._specs = specs
         self._concrete: dict[tuple[Any, ...], Concrete] = {}
 
+    def prepare(self) -> None:
+        """Traces for the specs that were given, which the first call would do."""
+        if self._specs and () not in self._concrete and not tf.config.functions_run_eagerly():
+            self._concrete[()] = Concrete(self._function, *self._specs)
+
     def __call__(self, *args: Nest) -> Any:
         """The result for nests of tensors."""
         if tf.config.functions_run_eagerly():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gin
 import pytest
 
 from alf.trainers.counts import EnvironmentSteps
@@ -9,15 +10,18 @@ from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicy
 from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
+from tests.replay.q_learning import TinyQ
 
 pytestmark = pytest.mark.slow
+
+TRAINERS = pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
 
 
 def _fail(*args, **kwargs):
     raise MemoryError("on purpose")
 
 
-@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+@TRAINERS
 def test_a_run_that_fails_at_once_is_noted_as_failed(trainer_class, small_config, tmp_path):
     trainer = small_config(trainer_class).create_trainer()
     trainer.initialize()
@@ -56,3 +60,23 @@ def test_a_heatup_outlives_the_failure_of_the_first_iteration(small_config, tmp_
         resumed.initialize()
         done = resumed.counters[Phase.HEATUP].of(EnvironmentSteps).value
         assert resumed.algorithm.exp_replayer.total_steps == done >= 96
+
+
+class _WithoutPriority(TinyQ):
+    def calc_loss(self, training_info):
+        return super().calc_loss(training_info)._replace(priority=())
+
+
+@TRAINERS
+@pytest.mark.parametrize("schedule", [None, Schedule("20_000 env_steps", improve_steps="1 training_steps")])
+def test_what_a_loss_lacks_is_told_before_anything_is_collected(trainer_class, schedule, small_config):
+    for driver in ("Sync", "Async"):
+        gin.bind_parameter(f"{driver}OffPolicyDriver.exp_replayer", "prioritized")
+    settings = {"whole_replay_buffer_training": False, "mini_batch_length": 2, "mini_batch_size": 8}
+    config = small_config(
+        trainer_class, algorithm_ctor=_WithoutPriority, initial_collect_steps=20_000, schedule=schedule, **settings
+    )
+    trainer = config.create_trainer()
+    with pytest.raises(ValueError, match=r"needs LossInfo\.priority"):
+        trainer.train()
+    assert trainer.algorithm.exp_replayer.total_steps == 0

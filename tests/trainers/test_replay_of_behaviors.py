@@ -11,7 +11,7 @@ import pytest
 from alf.replay.experience_replayer import ReplayTooSmallError
 from alf.trainers.counts import EnvironmentSteps, TrainingSteps
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
-from tests.trainers.many_agents import behaviors, bind_pursuit, dqn, ppo
+from tests.trainers.many_agents import behaviors, bind_pursuit, dqn, make_dqn, ppo
 
 pytestmark = pytest.mark.slow
 
@@ -172,3 +172,18 @@ def test_who_learns_once_learns_nothing_of_a_heat_up(pursuit, tmp_path):
     assert float(last["Metrics/runner/DroppedSteps"]) == 0.0
     assert float(last["Replay/runner/transitions"]) == trainer.algorithm.by_name["runner"].exp_replayer.total_steps
     assert "Replay/chaser/transitions" not in last
+
+
+def _make_without_priority(observation_spec, action_spec, debug_summaries=False):
+    algorithm = make_dqn(observation_spec, action_spec)
+    inner = algorithm.calc_loss
+    algorithm.calc_loss = lambda training_info: inner(training_info)._replace(priority=())
+    return algorithm
+
+
+def test_what_the_loss_of_a_behavior_lacks_is_told_before_anything_is_collected(pursuit):
+    runner = dqn(_make_without_priority, exp_replayer="prioritized")
+    trainer = pursuit(ppo(), runner, initial_collect_steps=20_000)
+    with pytest.raises(ValueError, match=r"needs LossInfo\.priority"):
+        trainer.train()
+    assert trainer.algorithm.by_name["runner"].exp_replayer.total_steps == 0
