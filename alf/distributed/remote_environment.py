@@ -125,7 +125,7 @@ class ReconnectingEnvironment(RestartingEnvironment):
         """See `BatchedEnvironment.waited_until`."""
         return max(self._lost_at, self._env.waited_until)
 
-    def _count_restart(self, error: Exception) -> None:
+    def _count_restart(self, error: BaseException) -> None:
         if not isinstance(error, WorkerLost):
             raise error
         self._lost_at = time.monotonic()

@@ -48,19 +48,31 @@ def waited_until(env: Any) -> float:
 
 def check_env(env: BatchedEnvironment, algorithm: RLAlgorithm, name: str = "The environment") -> None:
     """Raises ValueError when the specs of an environment are not those that the algorithm was built for."""
-    for what, of_env, of_algorithm in (
-        ("observation", env.observation_spec(), algorithm.observation_spec),
-        ("action", env.action_spec(), algorithm.action_spec),
+    for what, of_env, of_algorithm, describe in (
+        ("observation", env.observation_spec(), algorithm.observation_spec, _shape),
+        ("action", env.action_spec(), algorithm.action_spec, _bounds),
     ):
-        mine, theirs = _shapes(of_env), _shapes(of_algorithm)
+        mine, theirs = (tf.nest.map_structure(describe, tensor_spec.from_spec(spec)) for spec in (of_env, of_algorithm))
         if mine != theirs:
             raise ValueError(
                 f"{name} has {what} spec {mine} and the algorithm was built for {theirs}: build it from this environment's specs."
             )
 
 
-def _shapes(spec: Any) -> Any:
-    return tf.nest.map_structure(lambda s: f"{s.dtype.name}{s.shape.as_list()}", tensor_spec.from_spec(spec))
+def _shape(spec: tf.TensorSpec) -> str:
+    return f"{spec.dtype.name}{spec.shape.as_list()}"
+
+
+def _bounds(spec: tf.TensorSpec) -> str:
+    """Bounds too: within others, some actions would never be taken, or be none."""
+    if not isinstance(spec, tensor_spec.BoundedTensorSpec) or not spec.shape.num_elements():
+        return _shape(spec)
+    low, high = (np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum))
+    return f"{_shape(spec)} within {_short(low)} to {_short(high)}"
+
+
+def _short(bound: np.ndarray) -> Any:
+    return bound.flat[0].item() if (bound == bound.flat[0]).all() else bound.tolist()
 
 
 class Driver:

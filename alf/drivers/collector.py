@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.util import nest
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import TimeStep
@@ -16,8 +17,9 @@ from alf.drivers.policy_store import Snapshot
 from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.utils.common import packer
+from alf.utils.common import check_range, packer
 from alf.utils.devices import for_host
+from alf.utils.exits import not_an_exit
 
 # An environment whose batched step takes longer is stepped between calls of TensorFlow: the calls cost about 0.2 ms,
 # and Python is then free to watch the environment.
@@ -27,6 +29,8 @@ MEASURED_STEPS = 8
 _SEED_TAG = 0xA1F
 
 STEPPING = ("auto", "graph", "host")
+
+_CONTROL = ("step type", "reward", "discount")
 
 
 class FreshObservations:
@@ -40,8 +44,12 @@ class FreshObservations:
 
     def __init__(self, env: BatchedEnvironment) -> None:
         """Takes the environment for its specs."""
-        self._specs = tf.nest.flatten(env.observation_spec())
+        self._spec = env.observation_spec()
+        self._specs = tf.nest.flatten(self._spec)
+        self._rows = (env.batch_size,)
         self._wanted = [((env.batch_size, *spec.shape), spec.dtype) for spec in self._specs]
+        # What a reset gives once, and a step, they give always.
+        self._to_check = 2
         self.leaves: list[np.ndarray] = []
         self._handed_out: list[np.ndarray] = []
 
@@ -49,24 +57,52 @@ class FreshObservations:
         """`time_step`, its observation copied when it shares memory with the last one.
 
         Raises:
-          ValueError: the observation has another structure, shape or type than its specs say.
+          ValueError: the observation has another structure, shape or type than its specs say, or step type, reward or
+            discount is not [B].
         """
+        self._check_control(time_step)
         leaves = tf.nest.flatten(time_step.observation)
-        if [(leaf.shape, leaf.dtype) for leaf in leaves] != self._wanted:
-            raise ValueError(self._misfit(leaves))
+        if self._to_check:
+            self._to_check -= 1
+            self._check_structure(time_step.observation)
+        try:
+            given = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        except AttributeError:
+            (kind, *_) = (type(leaf).__name__ for leaf in leaves if not isinstance(leaf, np.ndarray))
+            raise ValueError(
+                f"An observation has a {kind} where its spec has an array of {self._rows[0]} rows: correct the environment."
+            ) from None
+        if given != self._wanted:
+            raise ValueError(self._misfit(given))
         if any(map(np.may_share_memory, leaves, self._handed_out)):
             self.leaves = [np.array(leaf) for leaf in leaves]
             return time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, self.leaves))
         self.leaves = self._handed_out = leaves
         return time_step
 
-    def _misfit(self, leaves: list[np.ndarray]) -> str:
-        if len(leaves) != len(self._specs):
-            return f"An observation has {len(leaves)} arrays, and its specs are {len(self._specs)}: correct the environment."
-        given = [(leaf.shape, leaf.dtype) for leaf in leaves]
+    def _check_control(self, time_step: TimeStep) -> None:
+        for name, value in zip(_CONTROL, (time_step.step_type, time_step.reward, time_step.discount), strict=True):
+            if np.shape(value) != self._rows:
+                raise ValueError(
+                    f"The {name} of a time step has shape {list(np.shape(value))}, and takes one number a row, "
+                    f"{list(self._rows)}: correct the environment."
+                )
+
+    def _check_structure(self, observation: Any) -> None:
+        given, wanted = _paths(observation), _paths(self._spec)
+        if given != wanted and len(given) == len(wanted):
+            raise ValueError(f"An observation has the parts {given}, and its spec {wanted}: correct the environment.")
+
+    def _misfit(self, given: list[Any]) -> str:
+        if len(given) != len(self._specs):
+            return f"An observation has {len(given)} arrays, and its specs are {len(self._specs)}: correct the environment."
         i = next(i for i, (leaf, wanted) in enumerate(zip(given, self._wanted, strict=True)) if leaf != wanted)
         is_, should = (f"{np.dtype(dtype).name} {list(shape)}" for shape, dtype in (given[i], self._wanted[i]))
         return f"{self._specs[i].name or 'The observation'} is {is_}; its spec says {should}: correct the environment."
+
+
+def _paths(nested: Any) -> list[str]:
+    return [path for path, _ in nest.flatten_with_joined_string_paths(nested)]
 
 
 class Collector:
@@ -91,18 +127,24 @@ class Collector:
           first_env_id: id of its row 0.
           seed: source of the seeds of its segments.
           handles: the queues to ask an actor through; none when acting inline.
-          stepping: "graph", "host", or "auto": the first steps are taken on the host and their time decides.
+          stepping: "graph", "host", or "auto": the first steps are taken on the host and their time decides; with a teacher,
+            who may take as long as people do, "host".
           should_stop: asked at each step.
           teacher: whom the unroller asks, if anybody.
+
+        Raises:
+          ValueError: `stepping` is none of these.
         """
+        if stepping not in STEPPING:
+            raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
         self.env = env
         self.thread = thread
-        self.stepping = stepping
+        self.stepping = "host" if stepping == "auto" and teacher is not None else stepping
         self.failure: BaseException | None = None
         self.step_secs = 0.0
         # Seconds since the start: in steps of the environment; collecting, steps included; waiting for the learner.
         self.env_secs = self.collect_secs = self.held_secs = 0.0
-        self.busy_since: float | None = None
+        self._stepped_since: float | None = None
         self._constants = (tf.constant(thread), tf.constant(first_env_id))
         self._handles = tuple(handles)
         self._rng = np.random.default_rng(seed)
@@ -112,6 +154,20 @@ class Collector:
         self._pack_action = packer(env.action_spec())
         self._steps = 0
         self._fresh = FreshObservations(env)
+
+    @property
+    def works_on(self) -> str:
+        """Whose code it runs, or ran last, that may hang, for messages."""
+        return f"environment {self.thread}" if self._asked_since() is None else f"teacher of environment {self.thread}"
+
+    @property
+    def busy_since(self) -> float | None:
+        """Since when that has been running; None while it is not."""
+        asked = self._asked_since()
+        return self._stepped_since if asked is None else asked
+
+    def _asked_since(self) -> float | None:
+        return None if self._teacher is None else self._teacher.asked_since.get(self.thread)
 
     @for_host
     def collect(self, unroller: Unroller, snapshot: Snapshot) -> Segment:
@@ -148,7 +204,7 @@ class Collector:
             if failure is None and self._teacher is not None:
                 failure = self._teacher.failures.pop(self.thread, None)
             if failure is not None:
-                raise failure from None
+                raise failure from failure.__cause__
             raise
         self.collect_secs += time.monotonic() - begin
         return segment
@@ -174,14 +230,17 @@ class Collector:
         return [control_of(time_step), *self._fresh.leaves]
 
     def _guarded(self, function: Callable[..., TimeStep], *args: Any) -> TimeStep:
-        self.busy_since = time.monotonic()
+        self._stepped_since = time.monotonic()
         try:
             return self._fresh(function(*args))
+        except SystemExit as e:
+            self.failure = not_an_exit(e, f"Environment {self.thread}")
+            raise self.failure from e
         except BaseException as e:
             self.failure = e
             raise
         finally:
-            self.busy_since = None
+            self._stepped_since = None
 
     def _choose_stepping(self) -> None:
         if self.stepping == "auto" and self._steps >= MEASURED_STEPS:
@@ -199,4 +258,5 @@ def driver_seeds(random_seed: int | None, algorithm: OffPolicyAlgorithm) -> np.r
     """The source of a driver's seeds: other ones than whatever else uses `random_seed`, and others after a resume."""
     if random_seed is None:
         return np.random.SeedSequence()
+    check_range(0, random_seed=random_seed)
     return np.random.SeedSequence([random_seed, int(algorithm.iterations), _SEED_TAG])

@@ -69,6 +69,7 @@ class PolicyDriver(Driver):
             raise ValueError(f"epsilon_greedy is a chance and must be in [0, 1], got {epsilon_greedy}.")
         if mode not in (ON_POLICY_TRAINING, OFF_POLICY_TRAINING, PREDICT):
             raise ValueError(f"mode={mode} is none of PREDICT={PREDICT}, ON_POLICY_TRAINING=0, OFF_POLICY_TRAINING=1.")
+        check_range(0, random_seed=random_seed)
         super().__init__(algorithm, 1, self._env.batch_size, observers, metrics)
         self._epsilon_greedy = epsilon_greedy
         self._predicts = mode == PREDICT
@@ -124,7 +125,8 @@ class PolicyDriver(Driver):
 
     def weights(self) -> list[np.ndarray]:
         """What it acts by at this moment, as `load` takes it, also in another process."""
-        return [v.numpy() for v in self._variables_read()]
+        held = self._store is not None and not self._copies
+        return [x.numpy() for x in (self._weights if held else self._variables_read())]
 
     def load(self, weights: Sequence[np.ndarray]) -> None:
         """Acts by these weights from now on; the variables stay what they are.
@@ -162,7 +164,7 @@ class PolicyDriver(Driver):
         self, max_num_steps: int | None = None, time_step: ActionTimeStep | None = None, policy_state: Nest = None
     ) -> tuple[ActionTimeStep, Nest]:
         """As `predict`; with defaults: one step, from a reset."""
-        return self.predict(max_num_steps or 1, time_step, policy_state)
+        return self.predict(1 if max_num_steps is None else max_num_steps, time_step, policy_state)
 
     def predict(
         self, max_num_steps: int, time_step: ActionTimeStep | None = None, policy_state: Nest = None

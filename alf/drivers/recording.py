@@ -15,6 +15,7 @@ from alf.data_structures import StepType
 from alf.drivers.base import cuts
 from alf.drivers.policy_driver import PolicyDriver
 from alf.replay.dataset import Steps
+from alf.utils.common import check_sizes
 
 
 class _Recorder:
@@ -86,8 +87,9 @@ def record_episodes(
       can tell them (`alf.algorithms.judging`).
 
     Raises:
-      ValueError: too few episodes have ended within the limit.
+      ValueError: too few episodes have ended within the limit, or a number is no whole one of at least 1.
     """
+    check_sizes(num_episodes=num_episodes, max_steps_per_episode=max_steps_per_episode)
     recorder = _Recorder(env.batch_size, lambda: cuts(env))
     driver = PolicyDriver(env, algorithm, observers=[recorder], epsilon_greedy=epsilon_greedy, random_seed=random_seed)
     each = math.ceil(num_episodes / env.batch_size)

@@ -78,10 +78,11 @@ class SyncOffPolicyDriver(Driver):
         self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)
         self._stacked = Traced(stack_segments)
         self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping, teacher=self._teacher)
-        self._stepping = stepping
+        self._stepping = self._collector.stepping
         self._unrollers: dict[bool, Unroller] = {}
         self._position: tuple[ActionTimeStep, Nest] | None = None
         self._steps = 0
+        self._stopped = False
         self._steppers: list[Callable[..., Any]] = []
 
     def run(
@@ -98,16 +99,16 @@ class SyncOffPolicyDriver(Driver):
           the time step [B, ...] and the policy state after the last step.
 
         Raises:
-          ValueError: `time_step` is not that of the last call, or `max_num_steps` is below 0.
+          ValueError: `time_step` is not that of the last call, or `max_num_steps` is below 1.
         """
-        check_range(0, max_num_steps=max_num_steps)
+        check_range(1, max_num_steps=max_num_steps)
         if time_step is not None and (self._position is None or time_step is not self._position[0]):
             raise ValueError(
                 "The driver goes on where its environment stands: pass the time_step that the last run() returned, or None."
             )
         del policy_state
         per_segment = self._unroll_length * self._batch_size
-        self._collect(math.ceil((max_num_steps or per_segment) / per_segment))
+        self._collect(1 if max_num_steps is None else math.ceil(max_num_steps / per_segment))
         assert self._position is not None
         return self._position
 
@@ -124,10 +125,18 @@ class SyncOffPolicyDriver(Driver):
         return self._unroll_length * self._batch_size
 
     def _collect(self, segments: int) -> None:
-        """Collects `segments` segments, and has the algorithm observe them as one batch."""
-        self._observe([self._next_segment() for _ in range(segments)])
+        """Collects `segments` segments, and has the algorithm observe them as one batch: also those before one that fails."""
+        collected: list[Segment] = []
+        try:
+            for _ in range(segments):
+                collected.append(self._next_segment())
+        finally:
+            if collected:
+                self._observe(collected)
 
     def _next_segment(self, at_random: bool = False) -> Segment:
+        if self._stopped:
+            raise RuntimeError("The driver was stopped, and its environment is closed: make another one.")
         if at_random not in self._unrollers:
             self._unrollers[at_random] = self._trace(at_random)
         snapshot = self._store.publish(int(self._algorithm.iterations))
@@ -169,11 +178,12 @@ class SyncOffPolicyDriver(Driver):
     def adopt(self, previous: Driver) -> None:
         """See `Driver.adopt`; what the other driver has traced is used again."""
         super().adopt(previous)
-        taught = self._teacher is not None
-        if isinstance(previous, SyncOffPolicyDriver) and previous._unrollers and not (taught or previous._teacher):
+        if not isinstance(previous, SyncOffPolicyDriver):
+            return
+        self._steps = previous._steps
+        if previous._unrollers and self._teacher is None and previous._teacher is None:
             self._unrollers, self._steppers = previous._unrollers, previous._steppers
             self._steppers[:] = [self._collector.step_flat]
-            self._steps = previous._steps
 
     def stats(self) -> dict[str, float]:
         """Steps, restarts and step time."""
@@ -196,5 +206,6 @@ class SyncOffPolicyDriver(Driver):
 
     def stop(self) -> None:
         """Closes the environment; may be called any number of times."""
+        self._stopped = True
         self._collector.close()
         self._steppers.clear()

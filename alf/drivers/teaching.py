@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.util import nest
 
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
 from alf.drivers.host_calls import host_call
 from alf.drivers.unroll import Call, Policy
+from alf.utils.exits import not_an_exit
 
 # Gets a transformed time step and the action of the policy, numpy arrays [B, ...]; gives the action that is played.
 TeacherFn = Callable[[ActionTimeStep, Nest], Nest]
@@ -22,6 +25,7 @@ class Teacher:
 
     Attributes:
       failures: what went wrong last, by the number of the environment that asked.
+      asked_since: since when an environment has waited for an answer, by its number.
     """
 
     def __init__(self, ask: TeacherFn, action_spec: Nest) -> None:
@@ -29,7 +33,8 @@ class Teacher:
         self._ask = ask
         self._action_spec = action_spec
         self._lock = threading.Lock()
-        self.failures: dict[int, Exception] = {}
+        self.failures: dict[int, BaseException] = {}
+        self.asked_since: dict[int, float] = {}
 
     def policy(self, policy: Policy) -> Policy:
         """Plays what the teacher gives. What else acting gives and records is that of `policy`, at the same step.
@@ -53,23 +58,37 @@ class Teacher:
         return act
 
     def _given(self, thread: np.ndarray, time_step: ActionTimeStep, action: Nest) -> list[np.ndarray]:
+        asking = int(thread)
+        self.asked_since[asking] = time.monotonic()
         try:
             with self._lock:
                 given = self._ask(time_step, action)
-            tf.nest.assert_same_structure(action, given)
             specs = tf.nest.flatten(self._action_spec)
-            pairs = zip(specs, tf.nest.flatten(action), tf.nest.flatten(given), strict=True)
+            pairs = zip(specs, tf.nest.flatten(action), _leaves(action, given), strict=True)
             return [_checked(spec, own, np.asarray(value)) for spec, own, value in pairs]
-        except Exception as e:
-            self.failures[int(thread)] = e
+        except BaseException as e:
+            self.failures[asking] = not_an_exit(e, "The teacher")
             raise
+        finally:
+            del self.asked_since[asking]
+
+
+def _leaves(action: Nest, given: Any) -> list[Any]:
+    """What was given for each array of `action`; ValueError where it is another nest."""
+    try:
+        leaves: list[Any] = nest.flatten_up_to(action, given, check_types=False)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"A teacher gave {given!r:.200}: give a nest of arrays like the action that it gets, {action!r:.200}."
+        ) from None
+    return leaves
 
 
 def _checked(spec: Any, own: np.ndarray, given: np.ndarray) -> np.ndarray:
     """`given` with the dtype of the policy's `own` action.
 
     Raises:
-      ValueError: it has another shape, or is not within `spec`.
+      ValueError: it has another shape, is not within `spec`, or no whole number where the action is one.
     """
     if given.shape != own.shape:
         raise ValueError(f"A teacher gave actions of shape {given.shape}, not {own.shape}: one for each row.")
@@ -77,4 +96,7 @@ def _checked(spec: Any, own: np.ndarray, given: np.ndarray) -> np.ndarray:
     if not within.all():
         worst = given[~within].flat[0]
         raise ValueError(f"A teacher gave {worst}, which is not within [{spec.minimum}, {spec.maximum}].")
-    return given.astype(own.dtype)
+    played = given.astype(own.dtype)
+    if own.dtype.kind in "iu" and (played != given).any():
+        raise ValueError(f"A teacher gave {given[played != given].flat[0]}, and actions are whole numbers: round it.")
+    return played

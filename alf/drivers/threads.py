@@ -21,24 +21,26 @@ from alf.drivers.coordinator import Coordinator
 from alf.drivers.pacing import Pacer
 from alf.drivers.queues import QueueClosed, SegmentQueue, TFQueues
 from alf.drivers.unroll import Segment, StopUnroll, Unroller
+from alf.utils.exits import not_an_exit
 
 # What a thread runs into when the driver stops while it waits or steps.
 _STOPPED = (QueueClosed, StopUnroll, tf.errors.CancelledError, tf.errors.OutOfRangeError)
 
 
 class DriverThread(threading.Thread):
-    """A thread whose first error stops all threads of the driver.
-
-    Attributes:
-      works_on: whose code it runs that may hang, for messages.
-    """
+    """A thread whose first error stops all threads of the driver."""
 
     def __init__(self, name: str, coord: Coordinator, works_on: str) -> None:
         # A thread stuck in an environment must not keep the interpreter from ending; stop() joins all others.
         super().__init__(name=name, daemon=True)
-        self.works_on = works_on
+        self._works_on = works_on
         self._coord = coord
         self._device = context.context().device_name
+
+    @property
+    def works_on(self) -> str:
+        """Whose code it runs that may hang, for messages."""
+        return self._works_on
 
     @property
     def busy_secs(self) -> float:
@@ -54,7 +56,8 @@ class DriverThread(threading.Thread):
         try:
             with tf.device(self._device):
                 self._work()
-        except BaseException as e:  # whatever it is, the learner has to hear of it
+        except BaseException as raised:  # whatever it is, the learner has to hear of it
+            e = not_an_exit(raised, self.works_on.capitalize())
             if not self._coord.request_stop(e) and not isinstance(e, _STOPPED):
                 logging.warning("%s failed while the driver was stopping: %s: %s", self.name, type(e).__name__, e)
         finally:
@@ -89,7 +92,7 @@ class EnvThread(DriverThread):
           unrollers: how to act by the policy, under False, and at random, under True once it is asked for.
           pacer: tells how each segment acts, and when it may start and arrive.
         """
-        super().__init__(name, coord, f"environment {collector.thread}")
+        super().__init__(name, coord, collector.works_on)
         self.collector = collector
         self._queue = tf_queues.learn_queue
         self._unrollers = unrollers
@@ -106,6 +109,11 @@ class EnvThread(DriverThread):
             self._pacer.deliver(thread, round_, functools.partial(self._queue.enqueue, LogEntry(thread, segment)))
             self.collector.held_secs += begun - asked + time.monotonic() - ready
             round_ += 1
+
+    @property
+    def works_on(self) -> str:
+        """See `DriverThread`."""
+        return self.collector.works_on
 
     def _busy_since(self) -> float | None:
         since = self.collector.busy_since

@@ -18,6 +18,7 @@ from alf.environments import agents, finite_check
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.call_thread import CallThread, bounded_call
 from alf.environments.seeding import Seed, seed_sequence
+from alf.utils.exits import not_an_exit
 
 _START_TIMEOUT_SECS = 300.0
 _CLOSE_TIMEOUT_SECS = 4.0
@@ -31,6 +32,9 @@ _ERRORS_OF_CODE = (
     TypeError,
     ValueError,
 )
+
+# Simulators end the program when a window is closed, or a licence is not there.
+_FAILURES = (Exception, SystemExit)
 
 
 class BrokenEnvironmentError(ValueError):
@@ -104,7 +108,10 @@ class RestartingEnvironment(BatchedEnvironment):
         self._thread: CallThread | None = None
         self._phase: str | None = None
         self._told_phase: str | None = None
-        self._build(self._seeds if seed is None else seed)
+        try:
+            self._build(self._seeds if seed is None else seed)
+        except SystemExit as e:
+            raise not_an_exit(e, "The environment") from e
         self._check_finite = finite_check.finite_check(self._env.observation_spec())
         has_agents = agents.slots_of(self._env.observation_spec()) is not None
         self._repeated: Callable[[Any], Any] = agents.repeated if has_agents else _unchanged
@@ -188,7 +195,7 @@ class RestartingEnvironment(BatchedEnvironment):
         self._pending.clear()
         try:
             first = self._reset_env()
-        except Exception as error:
+        except _FAILURES as error:
             first = self._rebuild(error)
         return self._first(first)
 
@@ -204,7 +211,7 @@ class RestartingEnvironment(BatchedEnvironment):
                 step = self._env.step(action)
             else:
                 step = self._thread.call(functools.partial(self._env.step, action), self._step_timeout)
-        except Exception as error:
+        except _FAILURES as error:
             self._check_action(action, error)
             return self._truncate(self._rebuild(error))
         self._works = True
@@ -217,7 +224,7 @@ class RestartingEnvironment(BatchedEnvironment):
         if self._closed:
             raise RuntimeError("The environment is closed: build another one.")
 
-    def _check_action(self, action: Any, error: Exception) -> None:
+    def _check_action(self, action: Any, error: BaseException) -> None:
         """Raises where the caller is to blame: another environment would not take the action either."""
         acting = self._current_time_step.step_type != ts.StepType.LAST
 
@@ -258,7 +265,7 @@ class RestartingEnvironment(BatchedEnvironment):
         self._steps -= 1
         try:
             first = self._reset_env()
-        except Exception as again:
+        except _FAILURES as again:
             first = self._rebuild(again)
         return self._truncate(first)
 
@@ -271,9 +278,10 @@ class RestartingEnvironment(BatchedEnvironment):
         self._steps += 1
         return self._pending.popleft()
 
-    def _rebuild(self, error: Exception) -> ts.TimeStep:
+    def _rebuild(self, error: BaseException) -> ts.TimeStep:
         """Replaces the environment by a new one, as often as the limits allow, and resets it."""
         while True:
+            error = not_an_exit(error, "The environment")
             if self._closed:
                 raise error
             if not self._works and isinstance(error, _ERRORS_OF_CODE):
@@ -287,10 +295,10 @@ class RestartingEnvironment(BatchedEnvironment):
             try:
                 self._build(spawned)
                 return self._reset_env()
-            except Exception as again:
+            except _FAILURES as again:
                 error = again
 
-    def _refuse(self, error: Exception) -> NoReturn:
+    def _refuse(self, error: BaseException) -> NoReturn:
         """Raises what is wrong with an environment that has never worked."""
         try:
             fault = bounded_call(self._find_fault, _START_TIMEOUT_SECS, "alf-environment-check")
@@ -302,7 +310,7 @@ class RestartingEnvironment(BatchedEnvironment):
         error.add_note("The environment has failed before its first step was over, so it is not rebuilt: correct it.")
         raise error
 
-    def _count_restart(self, error: Exception) -> None:
+    def _count_restart(self, error: BaseException) -> None:
         now = time.monotonic()
         while self._recent and now - self._recent[0] > self._window_secs:
             self._recent.popleft()

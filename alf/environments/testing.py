@@ -132,7 +132,7 @@ class FaultyEnvironment(BatchWrapper):
         nan_at: Collection[int] = (),
         hang_secs: float = 3600.0,
         sleep_per_step: float = 0.0,
-        error: Exception | None = None,
+        error: BaseException | None = None,
         counter: StepCounter | None = None,
     ) -> None:
         """Wraps `env`.

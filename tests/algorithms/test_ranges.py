@@ -116,9 +116,11 @@ def test_sizes_of_training_are_whole_and_positive(name: str, samples: bool, bad:
             algorithm.exp_replayer.replay(**sizes)
 
 
-@pytest.mark.parametrize("kind", [SyncOffPolicyDriver, PolicyDriver])
-def test_drivers_do_not_run_backwards(kind: Any) -> None:
+@pytest.mark.parametrize(("kind", "least"), [(SyncOffPolicyDriver, 1), (PolicyDriver, 0)])
+def test_drivers_do_not_run_backwards(kind: Any, least: int) -> None:
     env = PolicyUnittestEnv(4, 5, seed=0)
     driver = kind(env, ppo(env))
-    with pytest.raises(ValueError, match=r"^max_num_steps=-5 must be at least 0\."):
-        driver.run(-5)
+    with pytest.raises(ValueError, match=rf"^max_num_steps={least - 1} must be at least {least}\."):
+        driver.run(least - 1)
+    with pytest.raises(ValueError, match=r"^random_seed=-1 must be at least 0\."):
+        kind(env, ppo(env), random_seed=-1)

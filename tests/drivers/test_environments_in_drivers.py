@@ -15,6 +15,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import PolicyStep
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.environments.batch_wrappers import BatchWrapper
 from alf.environments.crash_isolation import RestartingEnvironment
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment, StepCounter
 from alf.utils import rng
@@ -257,3 +258,19 @@ def test_gradient_and_variable_summaries_can_be_switched_on() -> None:
     for variable in algorithm.trainable_variables:
         assert {f"grad_norm/{variable.name}", f"var_norm/{variable.name}"} <= names
     assert {"loss", "grad_norm", "policy_gradient_loss", "approx_kl"} <= names
+
+
+class _OtherActions(BatchWrapper):
+    def action_spec(self) -> Any:
+        spec = self._env.action_spec()
+        return array_spec.BoundedArraySpec(spec.shape, spec.dtype, spec.minimum, spec.maximum + 3, spec.name)
+
+
+def test_an_environment_of_other_actions_than_the_algorithm_is_refused() -> None:
+    env, other = make_envs(1, 2)[0], _OtherActions(make_envs(1, 2)[0])
+    most = int(env.action_spec().maximum)
+    told = rf"has action spec int64\[\] within 0 to {most + 3} and the algorithm was built for int64\[\] within 0 to {most}:"
+    with pytest.raises(ValueError, match=f"^The environment {told}"):
+        SyncOffPolicyDriver(other, CountingAlgorithm(env))
+    with pytest.raises(ValueError, match=f"^Environment 1 {told}"):
+        AsyncOffPolicyDriver([env, other], CountingAlgorithm(env))

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.data_structures import StepType
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.on_policy_driver import OnPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
+from alf.environments.testing import FaultyEnvironment
 from tests.algorithms.networks import specs_of
 from tests.algorithms.off_policy import make
 from tests.drivers.counting import CountingAlgorithm, check_batches, make_envs
@@ -171,6 +173,34 @@ def test_segment_length_does_not_change_a_stream() -> None:
         driver.stop()
         assert sum(check_batches(algorithm.batches, True).values()) == 48
         assert [b.step_type.shape.as_list() for b in algorithm.batches] == [[24 // length, length, 2]]
+
+
+def test_segments_before_one_that_fails_are_observed() -> None:
+    env = FaultyEnvironment(make_envs(1, 2)[0], raise_at=[13])
+    algorithm = CountingAlgorithm(env)
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=5, random_seed=1)
+    with pytest.raises(RuntimeError, match="fault injected"):
+        driver.run(max_num_steps=50)
+    driver.stop()
+    assert sum(check_batches(algorithm.batches, True).values()) == 20
+    acted = sum(np.count_nonzero(b.step_type != StepType.LAST) for b in algorithm.batches)
+    assert int(driver.get_metrics()[1].result()) == acted
+    with pytest.raises(RuntimeError, match="The driver was stopped, and its environment is closed: make another one"):
+        driver.run()
+
+
+def test_a_driver_that_is_taught_goes_on_counting_too() -> None:
+    def driver() -> SyncOffPolicyDriver:
+        env = make_envs(1, 2)[0]
+        return SyncOffPolicyDriver(env, CountingAlgorithm(env), unroll_length=5, teacher=lambda _, action: action)
+
+    first, second = driver(), driver()
+    first.run()
+    first.stop()
+    second.adopt(first)
+    second.run()
+    second.stop()
+    assert second.stats()["env_steps"] == 20
 
 
 def test_on_policy_driver_trains_every_interval_on_what_it_acted() -> None:

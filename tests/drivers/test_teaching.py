@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.specs import tensor_spec
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
@@ -16,6 +18,7 @@ from alf.data_structures import Experience, StepType
 from alf.drivers.arguments import check_workers
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+from alf.drivers.teaching import Teacher
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from tests.algorithms.networks import feed_forward, specs_of
 from tests.algorithms.off_policy import adam
@@ -125,12 +128,51 @@ def test_what_a_teacher_does_wrong_is_told(drivers: list[SyncOffPolicyDriver]) -
     with pytest.raises(ValueError, match=r"which is not within \[0, 1\]"):
         driver.run()
 
+    driver, _ = taught(lambda _, action: action * 0.0 + 0.9, drivers)
+    with pytest.raises(ValueError, match=r"A teacher gave 0\.9, and actions are whole numbers"):
+        driver.run()
+    driver, _ = taught(lambda _, action: {"left": action}, drivers)
+    with pytest.raises(ValueError, match=r"actions of shape \(\), not \(6, 1\)"):
+        driver.run()
+    action = {"left": np.zeros(2, np.int64)}
+    teacher = Teacher(
+        lambda _, action: {"right": action["left"]}, {"left": tensor_spec.BoundedTensorSpec([], tf.int64, 0, 1)}
+    )
+    with pytest.raises(ValueError, match=r"A teacher gave \{'right': .*: give a nest of arrays like .*\{'left'"):
+        teacher._given(np.int32(0), None, action)
+
     def fails(time_step: Any, action: np.ndarray) -> np.ndarray:
-        raise OutOfAnswersError("no idea")
+        raise OutOfAnswersError("no idea") from ValueError("nobody there")
 
     driver, _ = taught(fails, drivers)
-    with pytest.raises(OutOfAnswersError, match="no idea"):
+    with pytest.raises(OutOfAnswersError, match="no idea") as caught:
         driver.run()
+    assert "nobody there" in str(caught.value.__cause__)
+
+
+def test_a_teacher_may_give_a_list(drivers: list[SyncOffPolicyDriver]) -> None:
+    driver, seen = taught(lambda time_step, action: right(time_step, action).tolist(), drivers)
+    driver.run()
+    np.testing.assert_array_equal(seen[0].action, seen[0].observation.numpy().astype(np.int64))
+
+
+def test_whoever_may_take_as_long_as_people_do_is_asked_outside_of_the_graph(
+    drivers: list[SyncOffPolicyDriver],
+) -> None:
+    """Inside of it an interrupt would be heard when the segment is over."""
+
+    def interrupts(time_step: Any, action: np.ndarray) -> np.ndarray:
+        asked.append(1)
+        if len(asked) == LENGTH + 3:
+            signal.raise_signal(signal.SIGINT)
+        return right(time_step, action)
+
+    asked: list[int] = []
+    driver, _ = taught(interrupts, drivers, "auto")
+    driver.run()
+    with pytest.raises(KeyboardInterrupt):
+        driver.run()
+    assert len(asked) <= LENGTH + 4
 
 
 # ---- several environments at once ----
@@ -205,6 +247,23 @@ def test_a_teacher_that_fails_ends_the_driver_with_its_own_error(actors: int, st
         with pytest.raises(OutOfAnswersError, match="no idea"):
             driver.run_async()
     finally:
+        driver.stop()
+
+
+def test_a_teacher_that_does_not_answer_is_named() -> None:
+    over = threading.Event()
+
+    def sleeps(time_step: Any, action: np.ndarray) -> np.ndarray:
+        over.wait(60)
+        return right(time_step, action)
+
+    driver, _ = taught_beside(sleeps, 0, "auto", stall_timeout_secs=1.0)
+    driver.start()
+    try:
+        with pytest.raises(TimeoutError, match=r"teacher of environment [01] "):
+            driver.run_async()
+    finally:
+        over.set()
         driver.stop()
 
 
