@@ -58,7 +58,7 @@ class BcAlgorithm(OffPolicyAlgorithm):
 
         Raises:
           ValueError: `sequence_length` is no whole number of at least 1.
-          DatasetError: the file cannot be read, is of other observations or actions, or holds values that are not numbers.
+          DatasetError: the file cannot be read, is of other observations or actions, or holds numbers that are not finite.
         """
         check_sizes(sequence_length=sequence_length)
         actor = actor_network if isinstance(actor_network, tf.Module) else actor_network()

@@ -150,7 +150,7 @@ def usable(steps: Steps, action_spec: Nest, name: str) -> Steps:
       name: of what holds them.
 
     Raises:
-      DatasetError: a value is not a number, or the number of a discrete action is not one of the spec's.
+      DatasetError: a number is infinite or none, or that of a discrete action is not one of the spec's.
     """
     last = np.flatnonzero(np.asarray(steps.step_type) == StepType.LAST)
 
@@ -171,14 +171,9 @@ def usable(steps: Steps, action_spec: Nest, name: str) -> Steps:
         **actions,
         **_chances(steps),
     }
-    for column, leaf in numbers.items():
-        leaf = np.asarray(leaf)
-        if leaf.dtype.kind == "f" and np.isnan(leaf).any():
-            raise DatasetError(f"{name} has {column}=nan at step {_first_row(np.isnan(leaf))}.")
-    impossible = np.isinf(list(_chances(steps).values()))
-    if impossible.any():
-        row = int(np.argwhere(impossible)[0, 1])
-        raise DatasetError(f"{name} has {_CHANCE}={steps.log_probability[row]} at step {row}: a chance is above 0.")
+    useless = _not_finite(numbers)
+    if useless:
+        raise DatasetError(f"{name} has {useless}.")
     for (column, leaf), spec in zip(actions.items(), tf.nest.flatten(action_spec), strict=True):
         if not spec.dtype.is_integer:
             continue
@@ -190,6 +185,17 @@ def usable(steps: Steps, action_spec: Nest, name: str) -> Steps:
                 f"{np.min(spec.minimum)} to {np.max(spec.maximum)}."
             )
     return steps
+
+
+def _not_finite(columns: dict[str, Any]) -> str | None:
+    """The first number in columns [N, ...] that is infinite or none, and its step; None where there is none such."""
+    for column, leaf in columns.items():
+        leaf = np.asarray(leaf)
+        wrong = ~np.isfinite(leaf) if leaf.dtype.kind == "f" else np.zeros(0, bool)
+        if wrong.any():
+            why = "a chance is above 0" if column == _CHANCE else "it must be finite"
+            return f"{column}={leaf[wrong][0]} at step {_first_row(wrong)}: {why}"
+    return None
 
 
 def _first_row(wrong: np.ndarray) -> int:

@@ -73,6 +73,7 @@ def test_other_observations_and_damaged_files_are_refused(tmp_path: Any) -> None
         ("action", -1, "has action/0=-1 at step 3"),
         ("reward", np.nan, "has reward=nan at step 3"),
         ("discount", np.nan, "has discount=nan at step 3"),
+        ("reward", -np.inf, "has reward=-inf at step 3: it must be finite"),
     ],
 )
 def test_values_that_nothing_can_be_learned_from_are_refused(
@@ -85,11 +86,19 @@ def test_values_that_nothing_can_be_learned_from_are_refused(
         dataset.read_dataset(path, OBS, tensor_spec.BoundedTensorSpec([1], tf.int64, 0, 1))
 
 
-def test_observations_that_are_not_numbers_are_refused() -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_observations_that_are_not_finite_are_refused(value: float) -> None:
     steps = make_steps()
-    steps.observation["speed"][0][4] = np.nan
-    with pytest.raises(DatasetError, match="These steps has observation/1=nan at step 4"):
-        dataset.usable(steps, ACTION, "These steps")
+    steps.observation["speed"][0][4] = value
+    with pytest.raises(DatasetError, match=f"The file has observation/1={value} at step 4: it must be finite"):
+        dataset.usable(steps, ACTION, "The file")
+
+
+def test_continuous_actions_that_are_not_finite_are_refused() -> None:
+    action = np.zeros([6, 2], np.float32)
+    action[2:4, 1] = np.inf
+    with pytest.raises(DatasetError, match="The file has action/0=inf at step 2: it must be finite"):
+        dataset.usable(make_steps()._replace(action=action), tf.TensorSpec([2], tf.float32), "The file")
 
 
 def test_cut_off_episodes_are_refused(tmp_path: Any) -> None:
