@@ -12,7 +12,7 @@ from alf.algorithms.predictions import outputs_of
 from alf.algorithms.stored_steps import time_steps_of
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network
-from alf.replay.dataset import DatasetReplayer, Steps, read_dataset, sequences, usable
+from alf.replay.dataset import DatasetReplayer, Steps, checked, read_dataset, sequences
 from alf.utils import dist_utils, nest_utils
 from alf.utils.action_masks import ActionMasks, Splitter
 from alf.utils.common import check_sizes, is_stateless
@@ -58,7 +58,8 @@ class BcAlgorithm(OffPolicyAlgorithm):
 
         Raises:
           ValueError: `sequence_length` is no whole number of at least 1.
-          DatasetError: the file cannot be read, is of other observations or actions, or holds values that are not numbers.
+          DatasetError: the file cannot be read, or the steps are of other observations or actions, no whole episodes, or
+            hold numbers that are not finite.
         """
         check_sizes(sequence_length=sequence_length)
         actor = actor_network if isinstance(actor_network, tf.Module) else actor_network()
@@ -78,7 +79,7 @@ class BcAlgorithm(OffPolicyAlgorithm):
         if isinstance(dataset, str):
             steps = read_dataset(dataset, observation_spec, action_spec)
         else:
-            steps = usable(dataset, action_spec, "The dataset")
+            steps = checked(dataset, observation_spec, action_spec, "The dataset")
         self._volatile.replayer = DatasetReplayer(sequences(self._experience_of(steps), sequence_length))
 
     @property

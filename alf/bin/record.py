@@ -63,7 +63,8 @@ def record(
             steps = record_episodes(algorithm, env, num_episodes, epsilon, seed)
     finally:
         env.close()
-    write_dataset(path, steps)
+    with command_line.told_as_usage():
+        write_dataset(path, steps)
     first, chances = steps.step_type == 0, not isinstance(steps.log_probability, tuple)
     logging.info(
         "%s: %d episodes of %s, %d steps, mean return %.2f, %s the chances of their actions.",

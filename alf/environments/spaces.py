@@ -61,7 +61,8 @@ def action_spec(space: spaces.Space) -> Nest:
     """The nest of `BoundedArraySpec` that describes one action of `space`.
 
     As `observation_spec`, but every discrete kind becomes int64 and is numbered from 0, as networks do, wherever the space
-    begins; and float32 bounds are rounded inwards so that no action within the spec is outside a float64 Box.
+    begins; a Box becomes float32 or int64, of which networks make actions; and float32 bounds are rounded inwards so that
+    no action within the spec is outside a float64 Box.
 
     Args:
       space: the space of a single environment, without a batch axis.
@@ -166,7 +167,8 @@ def _caster(space: spaces.Space) -> Callable[[Any], np.ndarray]:
     dtype = space.dtype
     if isinstance(space, spaces.Box) and (np.isfinite(space.low).any() or np.isfinite(space.high).any()):
         low, high = space.low, space.high
-        return lambda value: np.minimum(np.maximum(np.asarray(value, dtype=dtype), low), high)
+        # Clipped before the cast, which has whole numbers beyond a narrow dtype wrap around.
+        return lambda value: np.asarray(np.minimum(np.maximum(value, low), high), dtype=dtype)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
         start = np.asarray(space.start, dtype)
         return lambda value: np.asarray(value, dtype=dtype) + start
@@ -227,8 +229,9 @@ def _box_observation_spec(space: spaces.Box, name: str) -> array_spec.BoundedArr
 
 
 def _box_action_spec(space: spaces.Box, name: str) -> array_spec.BoundedArraySpec:
-    if space.dtype != np.float64:
-        return _box_observation_spec(space, name)
+    if np.issubdtype(space.dtype, np.integer):
+        low, high = space.low.astype(np.int64), space.high.astype(np.int64)
+        return array_spec.BoundedArraySpec(space.shape, np.int64, low, high, name)
     low, high = _float32_bounds(space)
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)

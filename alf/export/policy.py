@@ -68,19 +68,22 @@ class Leaf:
             described |= {"minimum": _plain(self.minimum), "maximum": _plain(self.maximum)}
         return described
 
-    def draw(self, rng: np.random.Generator, batch_size: int) -> tf.Tensor:
-        """Random values [B, ...] within the bounds, moderate ones where a bound is missing."""
+    def draw(self, rng: np.random.Generator, batch_size: int, largest: float = math.inf) -> tf.Tensor:
+        """Random values [B, ...] within the bounds, moderate ones where a bound is missing.
+
+        None is more than `largest` away from the allowed value that is next to 0.
+        """
         shape = (batch_size, *self.shape)
         if self.dtype == tf.bool:
             return tf.constant(rng.random(shape) < 0.5)
-        low, high = self._range()
+        low, high = self._range(largest)
         if self.dtype.is_integer:
             return tf.constant(
                 rng.integers(low.astype(np.int64), high.astype(np.int64), shape, endpoint=True), self.dtype
             )
         return tf.constant(rng.uniform(low, high, shape), self.dtype)
 
-    def _range(self) -> tuple[np.ndarray, np.ndarray]:
+    def _range(self, largest: float) -> tuple[np.ndarray, np.ndarray]:
         """Finite bounds, float64 of `shape`, at most 2 apart where one was missing."""
         low, high = (
             np.broadcast_to(np.asarray(fallback if bound is None else bound, np.float64), self.shape)
@@ -90,7 +93,9 @@ class Leaf:
         if self.dtype.is_unsigned:
             low, open_below = np.maximum(low, 0.0), np.zeros_like(open_below)
         new_low = np.where(open_below, np.where(open_above, -1.0, high - 2.0), low)
-        return new_low, np.where(open_above, new_low + 2.0, high)
+        new_high = np.where(open_above, new_low + 2.0, high)
+        smallest = np.clip(0.0, new_low, new_high)
+        return np.maximum(new_low, smallest - largest), np.minimum(new_high, smallest + largest)
 
 
 def _plain(bound: np.ndarray) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,13 @@ _RECURRENT = ((4, 3), (1, 1))
 Model = Callable[[Tensors], Mapping[str, Any]]
 
 
-def check(policy: ExportablePolicy, run: Callable[[Tensors], Tensors], model: Model, what: str) -> None:
+def check(
+    policy: ExportablePolicy,
+    run: Callable[[Tensors], Tensors],
+    model: Model,
+    what: str,
+    largest_input: float = math.inf,
+) -> None:
     """Compares a model with a policy on random inputs within the specs, over several steps where there is a state.
 
     Args:
@@ -30,6 +37,8 @@ def check(policy: ExportablePolicy, run: Callable[[Tensors], Tensors], model: Mo
       run: what the policy does with all of its inputs.
       model: what the model does.
       what: name of the model in messages.
+      largest_input: size of the inputs where the bounds allow it, for a model that computes in another order: what it
+        rounds otherwise grows with them.
 
     Raises:
       ExportError: an output is missing, not finite or another one.
@@ -38,7 +47,8 @@ def check(policy: ExportablePolicy, run: Callable[[Tensors], Tensors], model: Mo
     for steps, batch_size in _RECURRENT if policy.state else _FEED_FORWARD:
         states = (_zeros(policy, batch_size), _zeros(policy, batch_size))
         for step_type in _step_types(rng, steps, batch_size):
-            drawn = {leaf.name: leaf.draw(rng, batch_size) for leaf in policy.inputs} | {"step_type": step_type}
+            drawn = {leaf.name: leaf.draw(rng, batch_size, largest_input) for leaf in policy.inputs}
+            drawn |= {"step_type": step_type}
             expected = run(drawn | states[0])
             given = {name: tf.convert_to_tensor(x) for name, x in model(drawn | states[1]).items()}
             _compare(policy, drawn | states[0], expected, given, what)

@@ -10,6 +10,7 @@ may tell the natural logarithm of the chance with which each action was chosen.
 from __future__ import annotations
 
 import os
+import reprlib
 import zipfile
 from typing import Any, NamedTuple
 
@@ -43,27 +44,56 @@ def write_dataset(path: str, steps: Steps) -> None:
 
     Args:
       path: of the file, which should end in `.npz`; `~` is the home folder.
-      steps: whole episodes.
+      steps: whole episodes. Step types, rewards, discounts and log-probabilities get the dtypes of the file.
 
     Raises:
-      ValueError: there is no step, or one that should be FIRST or LAST is not.
+      ValueError: there is no step, or one that should be FIRST or LAST is not, columns are not of the same length, or a
+        number is not finite.
     """
-    broken = _broken_episode(np.asarray(steps.step_type))
-    if broken:
-        raise ValueError(f"A dataset holds whole episodes: {broken}.")
-    arrays = {"step_type": steps.step_type, "reward": steps.reward, "discount": steps.discount}
-    arrays |= _leaves("observation", steps.observation) | _leaves("action", steps.action) | _chances(steps)
+    columns = _columns(steps)
+    fault = _fault(columns)
+    if fault:
+        raise ValueError(f"The dataset {path} is not written: it {fault}.")
     path = os.path.expanduser(path)
     partial = f"{path}.part"
     with open(partial, "wb") as f:
-        np.savez_compressed(f, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(f, **columns)  # type: ignore[arg-type]
     os.replace(partial, path)
+
+
+def _columns(steps: Steps) -> dict[str, np.ndarray]:
+    columns = {"step_type": np.asarray(steps.step_type, np.int32)}
+    numbers = {"reward": steps.reward, "discount": steps.discount}
+    if not isinstance(steps.log_probability, tuple):
+        numbers[_CHANCE] = steps.log_probability
+    with np.errstate(over="ignore"):  # What is infinite by it is told as such.
+        columns |= {name: np.asarray(x, np.float32) for name, x in numbers.items()}
+    leaves = _leaves("observation", steps.observation) | _leaves("action", steps.action)
+    return columns | {name: np.asarray(x) for name, x in leaves.items()}
+
+
+def _leaves(name: str, nest: Nest) -> dict[str, Any]:
+    return {f"{name}/{i}": leaf for i, leaf in enumerate(tf.nest.flatten(nest))}
+
+
+def _fault(columns: dict[str, np.ndarray]) -> str | None:
+    """What keeps columns from being a dataset, whatever the specs; None where nothing does."""
+    sizes = {x.shape[0] if x.ndim else 0 for x in columns.values()}
+    if len(sizes) != 1 or 0 in sizes:
+        return f"has columns of {sorted(sizes)} steps; all must have the same, at least one"
+    broken = _broken_episode(columns["step_type"])
+    if broken:
+        return f"does not hold whole episodes: {broken}"
+    for name, column in _carried(columns).items():
+        wrong = ~np.isfinite(column) if column.dtype.kind == "f" else np.zeros(0, bool)
+        if wrong.any():
+            why = "a chance is above 0" if name == _CHANCE else "it must be finite"
+            return f"has {name}={column[wrong][0]} at step {_first_row(wrong)}: {why}"
+    return None
 
 
 def _broken_episode(step_type: np.ndarray) -> str | None:
     """What keeps step types [N] from being those of whole episodes; None where nothing does."""
-    if not len(step_type):
-        return "it has no step"
     # Before the first step and behind the last one others would be LAST and FIRST.
     first = np.append(step_type == StepType.FIRST, True)
     after_last = np.insert(step_type == StepType.LAST, 0, True)
@@ -76,12 +106,20 @@ def _broken_episode(step_type: np.ndarray) -> str | None:
     return f"step {row} must be FIRST (step_type {int(StepType.FIRST)})"
 
 
-def _chances(steps: Steps) -> dict[str, Any]:
-    return {} if isinstance(steps.log_probability, tuple) else {_CHANCE: steps.log_probability}
+def _carried(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of whole episodes with what LAST rows say of actions, which means nothing, replaced by the row before."""
+    last = np.flatnonzero(columns["step_type"] == StepType.LAST)
+
+    def carried(column: np.ndarray) -> np.ndarray:
+        column = column.copy()
+        column[last] = column[last - 1]
+        return column
+
+    return {name: carried(x) if name == _CHANCE or name.startswith("action/") else x for name, x in columns.items()}
 
 
-def _leaves(name: str, nest: Nest) -> dict[str, Any]:
-    return {f"{name}/{i}": leaf for i, leaf in enumerate(tf.nest.flatten(nest))}
+def _first_row(wrong: np.ndarray) -> int:
+    return int(np.argwhere(wrong)[0, 0])
 
 
 def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
@@ -92,13 +130,12 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
       observation_spec: nest of specs of one raw observation.
       action_spec: nest of specs of one action.
 
+    Returns:
+      the steps, as `checked` returns them.
+
     Raises:
-      DatasetError: it cannot be read, or holds other leaves, shapes or dtypes, episodes that are not whole, or values as
-        `usable` says.
+      DatasetError: it cannot be read, or holds what `checked` refuses.
     """
-    specs = {"step_type": tf.TensorSpec([], tf.int32)}
-    specs |= {name: tf.TensorSpec([], tf.float32) for name in ("reward", "discount")}
-    specs |= _leaves("observation", observation_spec) | _leaves("action", action_spec)
     file = os.path.expanduser(path)
     if os.path.isfile(file) and not zipfile.is_zipfile(file):
         raise DatasetError(
@@ -106,94 +143,79 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
         )
     try:
         with np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            columns = {name: archive[name] for name in archive.files}
     except Exception as e:  # Damaged bytes make zlib, zipfile and numpy raise many kinds.
         raise DatasetError(f"The dataset {path} cannot be read: {e}") from e
-    if _CHANCE in arrays:
-        specs[_CHANCE] = tf.TensorSpec([], tf.float32)
-    expected = {name: f"{spec.dtype.name}{spec.shape.as_list()}" for name, spec in specs.items()}
-    found = {name: f"{x.dtype.name}{list(x.shape[1:])}" for name, x in arrays.items()}
-    if found != expected:
-        raise DatasetError(f"The dataset {path} holds {found}, and this environment has {expected}.")
-    sizes = {len(x) for x in arrays.values()}
-    if len(sizes) != 1 or 0 in sizes:
-        raise DatasetError(
-            f"The dataset {path} has columns of {sorted(sizes)} steps; all must have the same, at least one."
-        )
-
-    broken = _broken_episode(arrays["step_type"])
-    if broken:
-        raise DatasetError(f"The dataset {path} does not hold whole episodes: {broken}.")
-
-    def nest(name: str, spec: Nest) -> Nest:
-        return tf.nest.pack_sequence_as(spec, [arrays[leaf] for leaf in _leaves(name, spec)])
-
-    steps = Steps(
-        arrays["step_type"],
-        arrays["reward"],
-        arrays["discount"],
-        nest("observation", observation_spec),
-        nest("action", action_spec),
-        arrays.get(_CHANCE, ()),
-    )
-    return usable(steps, action_spec, f"The dataset {path}")
+    return _steps_of(columns, observation_spec, action_spec, f"The dataset {path}")
 
 
-def usable(steps: Steps, action_spec: Nest, name: str) -> Steps:
-    """`steps` with the action of each LAST row, which means nothing and may be anything, replaced by that of the row before.
-
-    So is its log-probability.
+def checked(steps: Steps, observation_spec: Nest, action_spec: Nest, name: str) -> Steps:
+    """Steps that are in no file, checked as `read_dataset` does.
 
     Args:
-      steps: whole episodes.
+      steps: whole episodes. Step types, rewards, discounts and log-probabilities get the dtypes of the file.
+      observation_spec: nest of specs of one raw observation.
       action_spec: nest of specs of one action.
-      name: of what holds them.
+      name: of what holds them, in messages.
+
+    Returns:
+      the steps, numpy; action and log-probability of each LAST row, which mean nothing and may be anything, are replaced
+      by those of the row before.
 
     Raises:
-      DatasetError: a value is not a number, or the number of a discrete action is not one of the spec's.
+      DatasetError: there are other leaves, shapes or dtypes, columns that are not of the same length, episodes that are not
+        whole, numbers that are not finite, or discrete actions that are none of the spec's.
     """
-    last = np.flatnonzero(np.asarray(steps.step_type) == StepType.LAST)
+    for what, nest, spec in (
+        ("observations", steps.observation, observation_spec),
+        ("actions", steps.action, action_spec),
+    ):
+        try:
+            tf.nest.assert_same_structure(nest, spec)
+        except (ValueError, TypeError) as e:
+            found, expected = (reprlib.repr(tf.nest.map_structure(lambda _: "column", x)) for x in (nest, spec))
+            raise DatasetError(
+                f"{name} has {what} nested as {found}, and this environment as {expected}: nest the columns alike."
+            ) from e
+    return _steps_of(_columns(steps), observation_spec, action_spec, name)
 
-    def carried(leaf: Any) -> np.ndarray:
-        leaf = np.array(leaf)
-        leaf[last] = leaf[last - 1]
-        return leaf
 
-    steps = steps._replace(
-        action=tf.nest.map_structure(carried, steps.action),
-        log_probability=tf.nest.map_structure(carried, steps.log_probability),
-    )
-    actions = _leaves("action", steps.action)
-    numbers = {
-        "reward": steps.reward,
-        "discount": steps.discount,
-        **_leaves("observation", steps.observation),
-        **actions,
-        **_chances(steps),
-    }
-    for column, leaf in numbers.items():
-        leaf = np.asarray(leaf)
-        if leaf.dtype.kind == "f" and np.isnan(leaf).any():
-            raise DatasetError(f"{name} has {column}=nan at step {_first_row(np.isnan(leaf))}.")
-    impossible = np.isinf(list(_chances(steps).values()))
-    if impossible.any():
-        row = int(np.argwhere(impossible)[0, 1])
-        raise DatasetError(f"{name} has {_CHANCE}={steps.log_probability[row]} at step {row}: a chance is above 0.")
-    for (column, leaf), spec in zip(actions.items(), tf.nest.flatten(action_spec), strict=True):
+def _steps_of(columns: dict[str, np.ndarray], observation_spec: Nest, action_spec: Nest, name: str) -> Steps:
+    specs = {"step_type": tf.TensorSpec([], tf.int32)}
+    specs |= {name: tf.TensorSpec([], tf.float32) for name in ("reward", "discount")}
+    if _CHANCE in columns:
+        specs[_CHANCE] = tf.TensorSpec([], tf.float32)
+    specs |= _leaves("observation", observation_spec) | _leaves("action", action_spec)
+    expected = {name: f"{spec.dtype.name}{spec.shape.as_list()}" for name, spec in specs.items()}
+    found = {name: f"{x.dtype.name}{list(x.shape[1:])}" for name, x in columns.items()}
+    if found != expected:
+        raise DatasetError(f"{name} holds {found}, and this environment has {expected}.")
+    fault = _fault(columns)
+    if fault:
+        raise DatasetError(f"{name} {fault}.")
+    columns = _carried(columns)
+    for leaf, spec in _leaves("action", action_spec).items():
         if not spec.dtype.is_integer:
             continue
-        spec = BoundedTensorSpec.from_spec(spec)
-        wrong = (leaf < spec.minimum) | (leaf > spec.maximum)
+        spec, action = BoundedTensorSpec.from_spec(spec), columns[leaf]
+        wrong = (action < spec.minimum) | (action > spec.maximum)
         if wrong.any():
             raise DatasetError(
-                f"{name} has {column}={leaf[wrong][0]} at step {_first_row(wrong)}, and this environment's actions are "
+                f"{name} has {leaf}={action[wrong][0]} at step {_first_row(wrong)}, and this environment's actions are "
                 f"{np.min(spec.minimum)} to {np.max(spec.maximum)}."
             )
-    return steps
 
+    def nest(part: str, spec: Nest) -> Nest:
+        return tf.nest.pack_sequence_as(spec, [columns[leaf] for leaf in _leaves(part, spec)])
 
-def _first_row(wrong: np.ndarray) -> int:
-    return int(np.argwhere(wrong)[0, 0])
+    return Steps(
+        columns["step_type"],
+        columns["reward"],
+        columns["discount"],
+        nest("observation", observation_spec),
+        nest("action", action_spec),
+        columns.get(_CHANCE, ()),
+    )
 
 
 class DatasetReplayer(ExperienceReplayer):

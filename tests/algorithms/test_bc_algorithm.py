@@ -20,7 +20,7 @@ from alf.drivers.recording import record_episodes
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.grouped_rows import GroupedRows
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv, RNNPolicyUnittestEnv
-from alf.replay.dataset import Steps, write_dataset
+from alf.replay.dataset import DatasetError, Steps, write_dataset
 from alf.trainers.config import TrainerConfig
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from tests.algorithms import networks
@@ -99,6 +99,24 @@ def test_the_action_of_a_last_row_may_be_anything() -> None:
             algorithm.train()
         losses.append(float(algorithm.last_train_metrics["loss"]))
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: s._replace(step_type=np.ones_like(s.step_type)), "step 0 must be FIRST"),
+        (lambda s: tf.nest.map_structure(lambda x: x[:0], s), r"columns of \[0\] steps"),
+        (lambda s: s._replace(reward=s.reward[:2]), r"columns of \[2, 12\] steps"),
+        (
+            lambda s: s._replace(observation={"x": s.observation}),
+            "observations nested as {'x': 'column'}, and this environment as 'column'",
+        ),
+    ],
+)
+def test_steps_that_are_no_dataset_are_told(change: Any, said: str) -> None:
+    env = PolicyUnittestEnv(1, EPISODE, seed=0)
+    with pytest.raises(DatasetError, match=f"The dataset .*{said}"):
+        make(env, change(expert(env, 2)))
 
 
 def test_an_agent_has_nothing_to_compose_of_it() -> None:

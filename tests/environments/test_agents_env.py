@@ -258,6 +258,7 @@ def test_choices_of_several_axes_are_stacked_in_front() -> None:
         gymnasium.spaces.Discrete(200, dtype=np.uint8),
         gymnasium.spaces.MultiDiscrete([3, 4], dtype=np.uint8),
         gymnasium.spaces.MultiDiscrete([3, 4], dtype=np.int32, start=[1, -1]),
+        gymnasium.spaces.Box(0, 255, (2,), np.uint8),
     ],
     ids=str,
 )

@@ -372,3 +372,24 @@ def test_an_envpool_by_callable() -> None:
     env.reset()
     assert env.step(np.zeros((2, 1), np.float32)).step_type.tolist() == [1, 1]
     env.close()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.uint8, np.float64])
+@pytest.mark.parametrize(("vectorization", "size"), [("single", 1), ("sync", 2), ("async", 2)])
+def test_environments_get_the_dtype_of_their_action_space(vectorization: str, size: int, dtype: Any) -> None:
+    class Picky(ToyEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = gymnasium.spaces.Box(dtype(0), dtype(200), (), dtype)  # type: ignore[assignment]
+
+        def step(self, action: Any) -> Any:
+            assert np.asarray(action).dtype == dtype
+            return super().step(action)
+
+    env = create_environment(Picky, num_parallel_environments=size, vectorization=vectorization, max_restarts=0)
+    try:
+        env.reset()
+        taken = np.full(size, 130, env.action_spec().dtype)
+        assert env.step(taken).observation[:, 3].tolist() == [130.0] * size
+    finally:
+        env.close()

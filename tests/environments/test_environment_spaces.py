@@ -21,7 +21,7 @@ _SHAPES = st.lists(st.integers(1, 3), min_size=0, max_size=2).map(tuple)
 
 @st.composite
 def _boxes(draw: st.DrawFn) -> spaces.Box:
-    dtype: Any = draw(st.sampled_from([np.uint8, np.int32, np.float32, np.float64]))
+    dtype: Any = draw(st.sampled_from([np.uint8, np.int8, np.int32, np.float16, np.float32, np.float64]))
     low, span = draw(st.integers(0, 9)), draw(st.integers(1, 99))
     shift = draw(st.sampled_from([0.0, 0.1, 1 / 3])) if np.issubdtype(dtype, np.floating) else 0
     return spaces.Box(dtype(low + shift), dtype(low + span + shift), draw(_SHAPES), dtype)
@@ -73,7 +73,7 @@ def test_actions_of_a_spec_lie_in_its_space(space: gymnasium.Space, seed: int) -
     spec = alf_spaces.action_spec(space)
     rng = np.random.default_rng(seed)
     for leaf in tf.nest.flatten(spec):
-        assert leaf.dtype != np.float64
+        assert leaf.dtype in (np.float32, np.int64)
 
     def sample(leaf: array_spec.BoundedArraySpec, fraction: float) -> np.ndarray:
         low, high = leaf.minimum.astype(np.float64), leaf.maximum.astype(np.float64)
@@ -134,6 +134,21 @@ def test_gaussian_actions_are_clipped_and_not_in_place() -> None:
     out = alf_spaces.action_converter(spaces.Box(-2.0, 2.0, (1,), np.float32))(action)
     assert out.tolist() == [[-2.0], [0.5], [2.0]]
     assert action.tolist() == [[-3.0], [0.5], [9.0]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(np.float16, np.float32), (np.int8, np.int64), (np.uint8, np.int64), (np.int32, np.int64)]
+)
+def test_actions_of_a_box_are_numbers_that_networks_take(dtype: Any, expected: Any) -> None:
+    """The bounds stay what they are, and the environment gets its own dtype; numbers beyond them do not wrap around."""
+    highest = np.finfo(dtype).max if expected is np.float32 else np.iinfo(dtype).max
+    space = spaces.Box(dtype(0), highest, (2,), dtype)
+    spec = alf_spaces.action_spec(space)
+    assert (spec.dtype, spec.minimum.dtype, spec.minimum.tolist()) == (expected, expected, [0, 0])
+    assert spec.maximum.tolist() == space.high.tolist()
+    played = alf_spaces.action_converter(space)(np.array([[-1, 1], [7, 2 * float(highest)]], expected))
+    assert played.dtype == dtype
+    assert played.tolist() == [[0, 1], [7, float(highest)]]
 
 
 @pytest.mark.parametrize(

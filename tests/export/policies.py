@@ -81,6 +81,15 @@ def agent() -> RLAlgorithm:
     return Agent(BOX, MULTI_DISCRETE, inner, encoder, optimizer=tf.keras.optimizers.legacy.Adam(1e-3))
 
 
+def unnormalised(low: float, high: float) -> RLAlgorithm:
+    """Fresh networks that see numbers of any size as they are."""
+    tf.random.set_seed(0)
+    spec = tensor_spec.BoundedTensorSpec([17], tf.float32, low, high)
+    act = tensor_spec.BoundedTensorSpec([6], tf.float32, -1.0, 1.0)
+    actor = actor_distribution_network.ActorDistributionNetwork(spec, act, fc_layer_params=(256, 256))
+    return _actor_critic(spec, act, (actor, value_network.ValueNetwork(spec, fc_layer_params=(256, 256))))
+
+
 POLICIES: dict[str, Callable[[], RLAlgorithm]] = {
     "feed_forward": lambda: _actor_critic(BOX, DISCRETE, feed_forward(BOX, DISCRETE, (16,))),
     "recurrent": lambda: _actor_critic(BOX, DISCRETE, recurrent(BOX, DISCRETE, 8)),

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from alf.algorithms.exporting import exportable
 from alf.export import ExportError, export_policy, onnx_model
-from tests.export.policies import RECURRENT, make
+from tests.export.policies import RECURRENT, make, unnormalised
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -55,10 +55,8 @@ def test_onnx_runtime_acts_as_the_saved_model(name: str, tmp_path: pathlib.Path)
         state = {n: outputs[f"next_{n}"] for n in policy.state}
 
 
-@needs_extra
-def test_a_wrong_onnx_model_is_refused_and_leaves_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _spoil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has converted models other weights."""
     convert = onnx_model._convert
 
     def wrong(*args: Any) -> Any:
@@ -72,9 +70,29 @@ def test_a_wrong_onnx_model_is_refused_and_leaves_nothing(
         return model
 
     monkeypatch.setattr(onnx_model, "_convert", wrong)
+
+
+@needs_extra
+def test_a_wrong_onnx_model_is_refused_and_leaves_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _spoil(monkeypatch)
     with pytest.raises(ExportError, match="The ONNX model"):
         export_policy(exportable(make("feed_forward")), str(tmp_path / "model"), onnx=True)
     assert not list(tmp_path.iterdir())
+
+
+@needs_extra
+@pytest.mark.parametrize(("low", "high"), [(-1e4, 1e4), (1e5, 2e5)])
+def test_large_observations_that_are_not_normalised_are_rounded_otherwise(
+    low: float, high: float, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Differences grow with what is multiplied, also where the products nearly cancel each other; weights still count."""
+    policy = exportable(unnormalised(low, high))
+    export_policy(policy, str(tmp_path / "model"), onnx=True)
+    _spoil(monkeypatch)
+    with pytest.raises(ExportError, match=r"The ONNX model: .* differs"):
+        export_policy(policy, str(tmp_path / "wrong"), onnx=True)
 
 
 def test_missing_packages_are_named_before_anything_is_written(

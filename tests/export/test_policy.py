@@ -75,6 +75,25 @@ def test_random_values_are_within_the_bounds(dtype: Any, bounds: Any, below: boo
     assert np.isfinite(values.numpy().astype(np.float64)).all()
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-1e4, 1e4, (-100, 100)),
+        (-1, 1e4, (-1, 100)),
+        (1e3, 2e3, (1e3, 1100)),
+        (-9, 8, (-9, 8)),
+        (-2e3, -1e3, (-1100, -1e3)),
+    ],
+)
+def test_values_of_a_sane_size_are_the_smallest_within_the_bounds(low: float, high: float, expected: Any) -> None:
+    for dtype in (tf.float32, tf.int64):
+        leaf = Leaf("x", (40,), dtype, np.asarray(low), np.asarray(high))
+        values = leaf.draw(np.random.default_rng(0), 50, largest=100.0).numpy()
+        span = 0.01 * (expected[1] - expected[0]) + 1
+        assert expected[0] <= values.min() <= expected[0] + span
+        assert expected[1] - span <= values.max() <= expected[1]
+
+
 def test_description_of_bounds_is_plain_json() -> None:
     spec = tensor_spec.BoundedTensorSpec([2], tf.float32, [-np.inf, 0.0], [3.0, 3.0])
     assert Leaf.of("x", spec).describe() == {

@@ -73,23 +73,98 @@ def test_other_observations_and_damaged_files_are_refused(tmp_path: Any) -> None
         ("action", -1, "has action/0=-1 at step 3"),
         ("reward", np.nan, "has reward=nan at step 3"),
         ("discount", np.nan, "has discount=nan at step 3"),
+        ("reward", -np.inf, "has reward=-inf at step 3: it must be finite"),
     ],
 )
 def test_values_that_nothing_can_be_learned_from_are_refused(
     column: str, value: float, said: str, tmp_path: Any
 ) -> None:
-    steps, path = make_steps(), str(tmp_path / "d.npz")
-    getattr(steps, column)[3] = value
-    dataset.write_dataset(path, steps)
+    path = str(tmp_path / "d.npz")
+    dataset.write_dataset(path, make_steps())
+    arrays = dict(np.load(path))
+    arrays["action/0" if column == "action" else column][3] = value
+    np.savez(path, **arrays)
     with pytest.raises(DatasetError, match=said):
         dataset.read_dataset(path, OBS, tensor_spec.BoundedTensorSpec([1], tf.int64, 0, 1))
 
 
-def test_observations_that_are_not_numbers_are_refused() -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_observations_that_are_not_finite_are_refused(value: float) -> None:
     steps = make_steps()
-    steps.observation["speed"][0][4] = np.nan
-    with pytest.raises(DatasetError, match="These steps has observation/1=nan at step 4"):
-        dataset.usable(steps, ACTION, "These steps")
+    steps.observation["speed"][0][4] = value
+    with pytest.raises(DatasetError, match=f"The file has observation/1={value} at step 4: it must be finite"):
+        dataset.checked(steps, OBS, ACTION, "The file")
+
+
+def test_continuous_actions_that_are_not_finite_are_refused() -> None:
+    action = np.zeros([6, 2], np.float32)
+    action[2:4, 1] = np.inf
+    with pytest.raises(DatasetError, match="The file has action/0=inf at step 2: it must be finite"):
+        dataset.checked(make_steps()._replace(action=action), OBS, tf.TensorSpec([2], tf.float32), "The file")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("step_type", [0, 1, 2, 1, 1, 2], "It does not hold whole episodes: step 3 must be FIRST"),
+        ("reward", np.zeros(4), r"It has columns of \[4, 6\] steps"),
+        ("reward", 1.0, r"It has columns of \[0, 6\] steps"),
+        ("action", np.zeros((6, 1), np.int32), r"It holds .*'action/0': 'int32\[1\]'.*'action/0': 'int64\[1\]'"),
+        (
+            "observation",
+            {"image": np.zeros((6, 2, 2), np.uint8)},
+            r"observations nested as {'image': 'column'}, and this environment as .*'speed': \('column',\)}",
+        ),
+    ],
+)
+def test_steps_that_are_in_no_file_are_checked_as_those_of_a_file(column: str, value: Any, said: str) -> None:
+    with pytest.raises(DatasetError, match=said):
+        dataset.checked(make_steps()._replace(**{column: value}), OBS, ACTION, "It")
+
+
+def test_a_dataset_without_a_step_is_refused(tmp_path: Any) -> None:
+    none = tf.nest.map_structure(lambda x: x[:0], make_steps())
+    with pytest.raises(DatasetError, match=r"has columns of \[0\] steps; all must have the same, at least one"):
+        dataset.checked(none, OBS, ACTION, "It")
+    with pytest.raises(ValueError, match=r"d.npz is not written: it has columns of \[0\] steps"):
+        dataset.write_dataset(str(tmp_path / "d.npz"), none)
+
+
+def test_what_is_written_has_the_dtypes_of_the_file(tmp_path: Any) -> None:
+    steps, path = make_steps(), str(tmp_path / "d.npz")
+    wide = steps._replace(
+        reward=steps.reward.tolist(), discount=np.float64(steps.discount), step_type=[0, 1, 1, 1, 1, 2]
+    )
+    dataset.write_dataset(path, wide._replace(log_probability=np.zeros(6)))
+    read = dataset.read_dataset(path, OBS, ACTION)
+    assert [read[i].dtype for i in (0, 1, 2, 5)] == [np.int32, np.float32, np.float32, np.float32]
+    np.testing.assert_array_equal(read.reward, steps.reward)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("reward", np.zeros(4), r"columns of \[4, 6\] steps"),
+        ("action", np.zeros((7, 1)), r"columns of \[6, 7\] steps"),
+        ("reward", [0, 1, np.nan, 0, 0, 0], "reward=nan at step 2: it must be finite"),
+        ("reward", [0, 1e300, 0, 0, 0, 0], "reward=inf at step 1: it must be finite"),
+        ("action", np.full((6, 1), np.inf), "action/0=inf at step 0: it must be finite"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(column: str, value: Any, said: str, tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match=said):
+        dataset.write_dataset(str(tmp_path / "d.npz"), make_steps()._replace(**{column: value}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_last_action_of_an_episode_may_be_written_as_anything(tmp_path: Any) -> None:
+    steps, path = make_steps(), str(tmp_path / "d.npz")
+    action = np.zeros([6, 2], np.float32)
+    action[-1] = np.nan
+    dataset.write_dataset(path, steps._replace(action=action))
+    np.testing.assert_array_equal(
+        dataset.read_dataset(path, OBS, tf.TensorSpec([2], tf.float32)).action, np.zeros([6, 2])
+    )
 
 
 def test_cut_off_episodes_are_refused(tmp_path: Any) -> None:

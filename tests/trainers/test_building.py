@@ -13,8 +13,12 @@ from tf_agents.networks.actor_distribution_network import ActorDistributionNetwo
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.networks.q_network import QNetwork
 
+from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.environments import create_environment
+from alf.networks.actor_network import ActorNetwork
+from alf.networks.critic_network import CriticNetwork
 from alf.trainers.building import build_algorithm
 from alf.trainers.config import TrainerConfig
 
@@ -94,6 +98,21 @@ def test_actions_that_a_network_does_not_take_are_told() -> None:
         _built(spaces.MultiDiscrete([3, 3]), values)
     with pytest.raises(ValueError, match=r"(?s)takes actions of one axis .*: bind its state_dependent_std = False"):
         _built(spaces.Box(-1.0, 1.0, (2, 3)), deviations)
+
+
+def test_actions_of_few_bits_are_learned_as_those_of_many() -> None:
+    def values(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        return DqnAlgorithm(observation_spec, action_spec, QNetwork(observation_spec, action_spec))
+
+    def actions(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        networks = ActorNetwork(observation_spec, action_spec), CriticNetwork((observation_spec, action_spec))
+        return DdpgAlgorithm(observation_spec, action_spec, *networks)
+
+    for space, make in (
+        (spaces.Box(0, 255, (1,), np.uint8), values),
+        (spaces.Box(-1.0, 1.0, (2,), np.float16), actions),
+    ):
+        assert _built(space, make).experience_spec.action.shape == space.shape
 
 
 def test_a_predict_that_evaluations_cannot_call_is_told() -> None:
