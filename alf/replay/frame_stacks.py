@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from alf.data_structures import Experience, StepType
 
-# Steps whose stacks are looked at, to find out whether they are what they are taken for.
+# Steps whose stacks are all looked at, to find out whether they are what they are taken for.
 _CHECKED_STEPS = 500
 # By how many bytes they hold.
 _WORDS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
@@ -43,7 +43,7 @@ class FrameStacks:
         marks = self.spec._replace(**{name: _marks(getattr(self.spec, name), False) for name in self.spec._fields})
         marks = marks._replace(observation=tf.nest.map_structure(self._is_stack, self.spec.observation))
         self.stacked: list[bool] = tf.nest.flatten(marks)
-        self._to_check = _CHECKED_STEPS if self.size > 1 else 0
+        self._to_check = _CHECKED_STEPS
         if self.size > 1 and not any(self.stacked):
             raise ValueError(
                 f"ReplayBuffer.frame_stack={self.size}: no observation of rank 3 has a multiple of {self.size} frames "
@@ -69,13 +69,26 @@ class FrameStacks:
         return [tf.split(x, self.size, self.axis)[-1] if s else x for x, s in zip(leaves, self.stacked, strict=True)]
 
     def check(self, exp: Experience) -> None:
-        """Looks at the first steps [Q, T, B, ...] that are stored, and at the bootstrap behind them, if there is one.
+        """Looks at experience [Q, T, B, ...] that is stored: the first steps of episodes, and all of the first 500 steps.
 
         Raises:
           ValueError: an observation is not put together from the frames of the steps before.
         """
-        if self._to_check <= 0:
+        if self.size == 1:
             return
+        if self._to_check > 0:
+            self._check_all(exp)
+            return
+        # Episodes may be long and streams many: what is left in a stack at a reset shows as late as here.
+        begins = np.asarray(exp.step_type) == StepType.FIRST
+        if begins.any():
+            for x, spec in zip(tf.nest.flatten(exp.observation), tf.nest.flatten(self.spec.observation), strict=True):
+                if self._is_stack(spec):
+                    frames = self._split(np.asarray(x)[begins], 1)
+                    self._refuse((frames[:, :-1] != frames[:, -1:]).any())
+
+    def _check_all(self, exp: Experience) -> None:
+        """Looks at all steps, and at the bootstrap behind them, if there is one."""
         seen = (exp.step_type, exp.observation)
         if exp.bootstrap != ():
             after = exp.bootstrap.time_step
@@ -86,7 +99,7 @@ class FrameStacks:
         for x, spec in zip(tf.nest.flatten(seen[1]), tf.nest.flatten(self.spec.observation), strict=True):
             if not self._is_stack(spec):
                 continue
-            frames = np.stack(np.split(np.asarray(x), self.size, self.axis), 3)
+            frames = self._split(np.asarray(x), 3)
             older = frames[:, :, :, :-1]
             # Nothing is known of what was before the first of these steps.
             before = np.concatenate([older[:, :1], frames[:, :-1, :, 1:]], axis=1)
@@ -99,12 +112,19 @@ class FrameStacks:
             ends = same & (step_type[:, 1:] == StepType.LAST)
             ends_next = np.concatenate([ends[:, 1:], np.ones_like(ends[:, :1])], axis=1)
             wrong[:, 1:] &= ~(ends | (same & (step_type[:, 1:] == StepType.MID) & ends_next))
-            if wrong.any():
-                raise ValueError(
-                    f"ReplayBuffer.frame_stack={self.size}: observations along axis {self.axis} are not the frames of the "
-                    "last steps, with the first frame of an episode in the place of missing ones: set frame_stack=1, or "
-                    "the right frame_axis."
-                )
+            self._refuse(wrong.any())
+
+    def _split(self, stacks: np.ndarray, axis: int) -> np.ndarray:
+        """The frames of stacks, along a new axis."""
+        return np.stack(np.split(stacks, self.size, self.axis), axis)
+
+    def _refuse(self, wrong: bool) -> None:
+        if wrong:
+            raise ValueError(
+                f"ReplayBuffer.frame_stack={self.size}: observations along axis {self.axis} are not the frames of the "
+                "last steps, with the first frame of an episode in the place of missing ones: set frame_stack=1, or "
+                "the right frame_axis."
+            )
 
     def stacks(self, frames: tf.Tensor, step_type: tf.Tensor) -> tf.Tensor:
         """Puts stacks together; traceable.

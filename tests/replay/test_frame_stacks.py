@@ -21,8 +21,8 @@ STACK = 4
 class Play:
     """Episodes of images, which say their number, stacked step by step as wrappers do."""
 
-    def __init__(self, lengths: tuple[int, ...], axis: int) -> None:
-        self.number, self.lengths, self.axis = -1, lengths, axis
+    def __init__(self, lengths: tuple[int, ...], axis: int, empties: bool = True) -> None:
+        self.number, self.lengths, self.axis, self.empties = -1, lengths, axis, empties
         self.episode, self.place, self.last_frames = 0, -1, []
         self.stacks: list[np.ndarray] = []
         self.types: list[int] = []
@@ -35,8 +35,9 @@ class Play:
         if self.place == self.lengths[self.episode % len(self.lengths)]:
             self.episode, self.place = self.episode + 1, 0
         shape = (2, 3, 1) if self.axis == -1 else (1, 2, 3)
-        frame = np.full(shape, self.number, np.uint8)
-        self.last_frames = [frame] * STACK if self.place == 0 else [*self.last_frames[1:], frame]
+        frame = np.full(shape, self.number % 256, np.uint8)
+        begins = self.place == 0 and (self.empties or self.number == 0)
+        self.last_frames = [frame] * STACK if begins else [*self.last_frames[1:], frame]
         self.stacks.append(np.concatenate(self.last_frames, self.axis))
         ends = self.place == self.lengths[self.episode % len(self.lengths)] - 1
         self.types.append(0 if self.place == 0 else 2 if ends else 1)
@@ -127,6 +128,16 @@ def test_what_is_no_stack_is_refused_in_segments_of_one_step_too() -> None:
     )
     with pytest.raises(ValueError, match="are not the frames of the last steps"):
         replayer.observe(reversed_stack)
+
+
+@pytest.mark.parametrize("length", [1, 50])
+def test_a_stack_that_a_reset_does_not_empty_is_refused_however_late_it_comes(length: int) -> None:
+    play = Play((600,), -1, empties=False)
+    replayer = make(UniformReplay, -1)
+    for _ in range(600 // length):
+        replayer.observe(play.segment(length))
+    with pytest.raises(ValueError, match="with the first frame of an episode in the place of missing ones"):
+        replayer.observe(play.segment(length))
 
 
 def test_an_episode_that_ends_by_showing_its_last_stack_again_is_no_reason_to_refuse() -> None:
