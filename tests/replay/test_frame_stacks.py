@@ -157,6 +157,42 @@ def test_an_episode_that_ends_by_showing_its_last_stack_again_is_no_reason_to_re
         make(UniformReplay, -1).observe(shown_again(StepType.MID))
 
 
+def _with_a_map(exp: Experience, maps: np.ndarray) -> Experience:
+    """Experience of a stack `eyes.left`, and of a map of eight planes, which is none."""
+
+    def seen(step: Any, rows: np.ndarray) -> Any:
+        return step._replace(observation={"eyes": {"left": step.observation["image"]}, "map": tf.constant(rows)})
+
+    after = seen(exp.bootstrap.time_step, maps[:, -1])
+    return seen(exp, maps[:, :-1])._replace(bootstrap=exp.bootstrap._replace(time_step=after))
+
+
+def test_which_of_several_pictures_are_stacks_is_to_be_said() -> None:
+    left, planes = tf.TensorSpec([2, 3, STACK], tf.uint8), tf.TensorSpec([2, 3, 8], tf.uint8)
+    spec = SPEC._replace(observation={"eyes": {"left": left}, "map": planes}, state=())
+    gin.bind_parameter("ReplayBuffer.max_length", 13)
+    gin.bind_parameter("ReplayBuffer.frame_stack", STACK)
+    with pytest.raises(
+        ValueError, match=r"'eyes\.left' and 'map' .*name those that are by ReplayBuffer\.frame_stack_fields"
+    ):
+        UniformReplay(spec, 1)
+    for wrong in (["eyes"], ["eyes.right"], []):
+        gin.bind_parameter("ReplayBuffer.frame_stack_fields", wrong)
+        with pytest.raises(ValueError, match=r"frame_stack_fields=\[.*: name some of 'eyes\.left', 'map'"):
+            UniformReplay(spec, 1)
+    maps = np.random.default_rng(0).integers(0, 256, [1, 10, 1, 2, 3, 8]).astype(np.uint8)
+    exp = _with_a_map(Play((5,), -1).segment(9), maps)
+    gin.bind_parameter("ReplayBuffer.frame_stack_fields", ["eyes.left"])
+    replayer = UniformReplay(spec, 1)
+    replayer.observe(exp)
+    held = replayer.buffer.sequences(tf.constant([0], tf.int64), tf.constant([3], tf.int64), 6).observation
+    np.testing.assert_array_equal(held["map"], maps[:, 3:9, 0])
+    np.testing.assert_array_equal(held["eyes"]["left"], exp.observation["eyes"]["left"][:, 3:, 0])
+    gin.bind_parameter("ReplayBuffer.frame_stack_fields", ["eyes.left", "map"])
+    with pytest.raises(ValueError, match="observations 'map' along axis -1 are not the frames of the last steps"):
+        UniformReplay(spec, 1).observe(exp)
+
+
 def test_a_million_atari_steps_take_less_than_7_5_gigabytes() -> None:
     gin.bind_parameter("ReplayBuffer.max_length", 10)
     gin.bind_parameter("ReplayBuffer.frame_stack", 4)
