@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from alf.data_structures import Nest
-from alf.utils.nest_utils import is_namedtuple
+from alf.utils import nest_utils
 
 Tensors = dict[str, tf.Tensor]
 
@@ -122,7 +122,7 @@ def leaves_of(prefix: str, spec: Nest) -> list[Leaf]:
 
 def named(prefix: str, nest: Nest) -> list[tuple[str, Any]]:
     """(name, leaf) of a nest, in the order of `tf.nest.flatten`; names are the paths, made fit for signatures."""
-    pairs = [("_".join([prefix, *path]) if prefix else "_".join(path), leaf) for path, leaf in _paths(nest)]
+    pairs = [("_".join([prefix, *path]) if prefix else "_".join(path), leaf) for path, leaf in nest_utils.paths(nest)]
     names = _distinct(re.sub(r"[^a-z0-9_]", "_", name.lower()) for name, _ in pairs)
     return [(name, leaf) for name, (_, leaf) in zip(names, pairs, strict=True)]
 
@@ -136,21 +136,6 @@ def _distinct(names: Iterable[str]) -> list[str]:
             candidate, number = f"{name}_{number}", number + 1
         result.append(candidate)
     return result
-
-
-def _paths(nest: Nest) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if is_namedtuple(nest):
-        items = [(field, getattr(nest, field)) for field in nest._fields]
-    elif isinstance(nest, Mapping):
-        items = [(key, nest[key]) for key in sorted(nest)]
-    elif isinstance(nest, (list, tuple)):
-        items = list(enumerate(nest))
-    else:
-        yield (), nest
-        return
-    for key, value in items:
-        for path, leaf in _paths(value):
-            yield (str(key), *path), leaf
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from alf.data_structures import Experience, StepType
+from alf.utils import nest_utils
 
-# Steps whose stacks are looked at, to find out whether they are what they are taken for.
+# Steps whose stacks are all looked at, to find out whether they are what they are taken for.
 _CHECKED_STEPS = 500
 # By how many bytes they hold.
 _WORDS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
@@ -28,30 +30,49 @@ class FrameStacks:
       size: k; 1 for none.
       axis: of the frames in an observation of rank 3, the newest last.
       spec: Experience of specs of one step, stacks whole.
+      fields: dotted paths of the observations that are stacks; None where only one can be.
     """
 
     size: int
     axis: int
     spec: Experience
+    fields: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Finds the stacks; ValueError when there are none where there should be."""
+        """Finds the stacks; ValueError when there are none where there should be, or it is not said which they are."""
         if self.size < 1 or self.axis not in (-3, -2, -1):
             raise ValueError(
                 f"ReplayBuffer needs frame_stack >= 1 and a frame_axis of -3, -2 or -1, got {self.size} and {self.axis}."
             )
+        self._to_check = _CHECKED_STEPS
+        # By the leaves of an observation: the dotted path to each, and whether it is a stack.
+        self._paths = [".".join(path) for path, _ in nest_utils.paths(self.spec.observation)]
+        stacks = self._stack_paths() if self.size > 1 else []
+        self._is_stack = [path in stacks for path in self._paths]
         marks = self.spec._replace(**{name: _marks(getattr(self.spec, name), False) for name in self.spec._fields})
-        marks = marks._replace(observation=tf.nest.map_structure(self._is_stack, self.spec.observation))
+        marks = marks._replace(observation=tf.nest.pack_sequence_as(self.spec.observation, self._is_stack))
         self.stacked: list[bool] = tf.nest.flatten(marks)
-        self._to_check = _CHECKED_STEPS if self.size > 1 else 0
-        if self.size > 1 and not any(self.stacked):
+
+    def _stack_paths(self) -> Sequence[str]:
+        """The paths of the stacks."""
+        leaves = zip(self._paths, tf.nest.flatten(self.spec.observation), strict=True)
+        fit = [path for path, x in leaves if x.shape.rank == 3 and x.shape[self.axis] % self.size == 0]
+        if not fit:
             raise ValueError(
                 f"ReplayBuffer.frame_stack={self.size}: no observation of rank 3 has a multiple of {self.size} frames "
                 f"along axis {self.axis}; there are {self.spec.observation}."
             )
-
-    def _is_stack(self, spec: tf.TensorSpec) -> bool:
-        return self.size > 1 and spec.shape.rank == 3 and spec.shape[self.axis] % self.size == 0
+        if self.fields is None and len(fit) > 1:
+            raise ValueError(
+                f"ReplayBuffer.frame_stack={self.size}: {' and '.join(map(repr, fit))} have a multiple of {self.size} frames "
+                f"along axis {self.axis}: name those that are by ReplayBuffer.frame_stack_fields."
+            )
+        if self.fields is not None and (not self.fields or not set(self.fields) <= set(fit)):
+            raise ValueError(
+                f"ReplayBuffer.frame_stack_fields={list(self.fields)} must be observations of rank 3 with a multiple of "
+                f"{self.size} frames along axis {self.axis}: name some of {', '.join(map(repr, fit))}."
+            )
+        return fit if self.fields is None else self.fields
 
     def stored_specs(self) -> list[tf.TensorSpec]:
         """Specs of the leaves as they are stored."""
@@ -69,13 +90,25 @@ class FrameStacks:
         return [tf.split(x, self.size, self.axis)[-1] if s else x for x, s in zip(leaves, self.stacked, strict=True)]
 
     def check(self, exp: Experience) -> None:
-        """Looks at the first steps [Q, T, B, ...] that are stored, and at the bootstrap behind them, if there is one.
+        """Looks at experience [Q, T, B, ...] that is stored: the first steps of episodes, and all of the first 500 steps.
 
         Raises:
           ValueError: an observation is not put together from the frames of the steps before.
         """
-        if self._to_check <= 0:
+        if self.size == 1:
             return
+        if self._to_check > 0:
+            self._check_all(exp)
+            return
+        # Episodes may be long and streams many: what is left in a stack at a reset shows as late as here.
+        begins = np.asarray(exp.step_type) == StepType.FIRST
+        if begins.any():
+            for path, x in self._stacks_of(exp.observation):
+                frames = self._split(np.asarray(x)[begins], 1)
+                self._refuse(path, (frames[:, :-1] != frames[:, -1:]).any())
+
+    def _check_all(self, exp: Experience) -> None:
+        """Looks at all steps, and at the bootstrap behind them, if there is one."""
         seen = (exp.step_type, exp.observation)
         if exp.bootstrap != ():
             after = exp.bootstrap.time_step
@@ -83,10 +116,8 @@ class FrameStacks:
             seen = tf.nest.map_structure(with_last, seen, (after.step_type, after.observation))
         step_type = np.asarray(seen[0])
         self._to_check -= step_type.size
-        for x, spec in zip(tf.nest.flatten(seen[1]), tf.nest.flatten(self.spec.observation), strict=True):
-            if not self._is_stack(spec):
-                continue
-            frames = np.stack(np.split(np.asarray(x), self.size, self.axis), 3)
+        for path, x in self._stacks_of(seen[1]):
+            frames = self._split(np.asarray(x), 3)
             older = frames[:, :, :, :-1]
             # Nothing is known of what was before the first of these steps.
             before = np.concatenate([older[:, :1], frames[:, :-1, :, 1:]], axis=1)
@@ -99,12 +130,25 @@ class FrameStacks:
             ends = same & (step_type[:, 1:] == StepType.LAST)
             ends_next = np.concatenate([ends[:, 1:], np.ones_like(ends[:, :1])], axis=1)
             wrong[:, 1:] &= ~(ends | (same & (step_type[:, 1:] == StepType.MID) & ends_next))
-            if wrong.any():
-                raise ValueError(
-                    f"ReplayBuffer.frame_stack={self.size}: observations along axis {self.axis} are not the frames of the "
-                    "last steps, with the first frame of an episode in the place of missing ones: set frame_stack=1, or "
-                    "the right frame_axis."
-                )
+            self._refuse(path, wrong.any())
+
+    def _stacks_of(self, observation: Any) -> Iterator[tuple[str, Any]]:
+        """The paths and values of the stacks."""
+        for path, is_stack, x in zip(self._paths, self._is_stack, tf.nest.flatten(observation), strict=True):
+            if is_stack:
+                yield path, x
+
+    def _split(self, stacks: np.ndarray, axis: int) -> np.ndarray:
+        """The frames of stacks, along a new axis."""
+        return np.stack(np.split(stacks, self.size, self.axis), axis)
+
+    def _refuse(self, path: str, wrong: bool) -> None:
+        if wrong:
+            raise ValueError(
+                f"ReplayBuffer.frame_stack={self.size}: observations{f' {path!r}' if path else ''} along axis {self.axis} "
+                "are not the frames of the last steps, with the first frame of an episode in the place of missing ones: "
+                "set frame_stack=1, the right frame_axis, or what is a stack by frame_stack_fields."
+            )
 
     def stacks(self, frames: tf.Tensor, step_type: tf.Tensor) -> tf.Tensor:
         """Puts stacks together; traceable.

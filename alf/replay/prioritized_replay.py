@@ -64,8 +64,13 @@ class PrioritizedReplay(UniformReplay):
         return self._priorities
 
     def view(self, mini_batch_length: int) -> View:
-        """What can be drawn now; sequences that are new since the last view get their first priority."""
+        """What can be drawn now; sequences that are new since the last view get their first priority.
+
+        Raises:
+          ValueError: the length is another one than before, or what was learned from the last view gave no priorities.
+        """
         index = self.buffer.index
+        self._priorities.check_given()
         self._priorities.follow(index, mini_batch_length)
         return super().view(mini_batch_length)
 
@@ -97,6 +102,8 @@ class PrioritizedReplay(UniformReplay):
     def learned(self, sample: Sample, priority: Any) -> None:
         """Sets the priorities of the sequences of a sample of the present view; traceable.
 
+        Those that are negative or not finite are left as they were, and refused by the next `view`.
+
         Raises:
           ValueError: the loss gives no priority, or one of a wrong shape.
         """
@@ -111,9 +118,14 @@ class PrioritizedReplay(UniformReplay):
                 f"{tuple(sample.stream.shape)}."
             )
         rows = sample.stream * self.buffer.max_length + sample.step % self.buffer.max_length
-        weight = (tf.cast(priority, tf.float64) + self._epsilon) ** self._alpha
-        self._priorities.highest.assign(tf.maximum(self._priorities.highest, tf.reduce_max(weight)))
-        self._priorities.tree.set(rows, weight)
+        priorities, given = self._priorities, tf.cast(priority, tf.float64)
+        fit = tf.math.is_finite(given) & (given >= 0)
+        # Raised behind the traced call: where the loss is not finite either, that is what the trainer tells.
+        unfit = tf.gather(given, tf.argmin(tf.cast(fit, tf.int32)))
+        priorities.unfit.assign(tf.where(tf.reduce_all(fit), priorities.unfit, unfit))
+        weight = tf.where(fit, (given + self._epsilon) ** self._alpha, priorities.tree.get(rows))
+        priorities.highest.assign(tf.maximum(priorities.highest, tf.reduce_max(weight)))
+        priorities.tree.set(rows, weight)
 
     def clear(self) -> None:
         """Forgets all steps and their priorities."""
@@ -149,12 +161,14 @@ class _Priorities:
     Attributes:
       tree: of the priorities, 0 where no sequence begins.
       highest: float64 [], that of new sequences.
+      unfit: float64 [], what a loss gave last that is no priority; 0 for none.
     """
 
     def __init__(self, num_streams: int, max_length: int) -> None:
         self.tree = SumTree(num_streams * max_length)
         with on_host():
             self.highest = tf.Variable(1.0, dtype=tf.float64, trainable=False)
+            self.unfit = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._max_length = max_length
         self._length: int | None = None
         # Weights came from elsewhere, where other rows may have begun sequences.
@@ -172,6 +186,14 @@ class _Priorities:
                 f"Priorities are of sequences of {self._length} steps and cannot be used for {length}: a prioritised "
                 "replayer is for one mini_batch_length. Keep that, or clear the memory (in a run that is resumed: set "
                 "checkpoint_replay=False)."
+            )
+
+    def check_given(self) -> None:
+        """Raises ValueError where a loss gave what is no priority."""
+        unfit = float(self.unfit.numpy())
+        if unfit != 0:
+            raise ValueError(
+                f"LossInfo.priority has {unfit:g}; it takes finite numbers of at least 0: give the absolute error."
             )
 
     def follow(self, index: StreamIndex, length: int) -> None:
@@ -212,6 +234,7 @@ class _Priorities:
     def clear(self, count: np.ndarray) -> None:
         """No sequence is there; those of steps before `count` never come back."""
         self.tree.clear()
+        self.unfit.assign(0.0)
         self._length = None
         self._seen[:] = count
         self._begun[:] = count

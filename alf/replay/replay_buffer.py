@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -41,6 +41,7 @@ class ReplayBuffer:
         *,
         frame_stack: int = 1,
         frame_axis: int = -1,
+        frame_stack_fields: Sequence[str] | None = None,
         store_transitions_only_when_episodes_are_terminated: bool = False,
         before_storing: Callable[[Experience], Experience] | None = None,
     ) -> None:
@@ -53,6 +54,8 @@ class ReplayBuffer:
           frame_stack: k: observations of rank 3 are stacks of the last k frames, of which only the newest is stored; they
             are put together again when they are read. 1 stores observations as they are.
           frame_axis: along which they are stacked, -1 or -3 for the channels of an image.
+          frame_stack_fields: dotted paths of those that are stacks, in a nested observation. None: the only one whose
+            frames are a multiple of k.
           store_transitions_only_when_episodes_are_terminated: the steps of an episode are held from its end on, truncated
             or not, all at once and in order; those of one that never ends are not. Until then they take their place in the
             ring.
@@ -60,7 +63,7 @@ class ReplayBuffer:
             same with other values, in TensorFlow. Step types and ids stay what they are.
 
         Raises:
-          ValueError: a size is below 1, or larger than the machine takes, or there are no such stacks.
+          ValueError: a size is below 1 or larger than the machine takes, there are no such stacks, or it is not said which.
         """
         if num_environments < 1 or max_length < 1:
             raise ValueError(
@@ -70,7 +73,7 @@ class ReplayBuffer:
             raise ValueError(f"ReplayBuffer.max_length={max_length} must be at most {_LONGEST}.")
         self.num_environments, self.max_length = num_environments, max_length
         self._spec = data_spec._replace(bootstrap=())
-        self._frames = FrameStacks(frame_stack, frame_axis, self._spec)
+        self._frames = FrameStacks(frame_stack, frame_axis, self._spec, frame_stack_fields)
         self._until_ends = store_transitions_only_when_episodes_are_terminated
         self._before_storing = before_storing
         self.index = StreamIndex(num_environments, max_length, frame_stack - 1, self._until_ends)

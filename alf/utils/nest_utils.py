@@ -7,7 +7,7 @@ others, such as `{"logits": ...}`); everything else about it is fixed and lives 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -253,3 +253,19 @@ def find_field(nest: Nest, name: str, ignore_empty: bool = True) -> list[Any]:
         elif not ignore_empty or not (value is None or (isinstance(value, tuple) and value == ())):
             found.append(value)
     return found
+
+
+def paths(nest: Nest) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each leaf of a nest with the names, or numbers, that lead to it, in the order of `tf.nest.flatten`."""
+    if is_namedtuple(nest):
+        items: list[tuple[Any, Any]] = list(zip(nest._fields, nest, strict=True))
+    elif isinstance(nest, Mapping):
+        items = [(key, nest[key]) for key in sorted(nest)]
+    elif isinstance(nest, (list, tuple)):
+        items = list(enumerate(nest))
+    else:
+        yield (), nest
+        return
+    for key, value in items:
+        for path, leaf in paths(value):
+            yield (str(key), *path), leaf

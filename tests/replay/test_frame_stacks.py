@@ -21,8 +21,8 @@ STACK = 4
 class Play:
     """Episodes of images, which say their number, stacked step by step as wrappers do."""
 
-    def __init__(self, lengths: tuple[int, ...], axis: int) -> None:
-        self.number, self.lengths, self.axis = -1, lengths, axis
+    def __init__(self, lengths: tuple[int, ...], axis: int, empties: bool = True) -> None:
+        self.number, self.lengths, self.axis, self.empties = -1, lengths, axis, empties
         self.episode, self.place, self.last_frames = 0, -1, []
         self.stacks: list[np.ndarray] = []
         self.types: list[int] = []
@@ -35,8 +35,9 @@ class Play:
         if self.place == self.lengths[self.episode % len(self.lengths)]:
             self.episode, self.place = self.episode + 1, 0
         shape = (2, 3, 1) if self.axis == -1 else (1, 2, 3)
-        frame = np.full(shape, self.number, np.uint8)
-        self.last_frames = [frame] * STACK if self.place == 0 else [*self.last_frames[1:], frame]
+        frame = np.full(shape, self.number % 256, np.uint8)
+        begins = self.place == 0 and (self.empties or self.number == 0)
+        self.last_frames = [frame] * STACK if begins else [*self.last_frames[1:], frame]
         self.stacks.append(np.concatenate(self.last_frames, self.axis))
         ends = self.place == self.lengths[self.episode % len(self.lengths)] - 1
         self.types.append(0 if self.place == 0 else 2 if ends else 1)
@@ -129,6 +130,16 @@ def test_what_is_no_stack_is_refused_in_segments_of_one_step_too() -> None:
         replayer.observe(reversed_stack)
 
 
+@pytest.mark.parametrize("length", [1, 50])
+def test_a_stack_that_a_reset_does_not_empty_is_refused_however_late_it_comes(length: int) -> None:
+    play = Play((600,), -1, empties=False)
+    replayer = make(UniformReplay, -1)
+    for _ in range(600 // length):
+        replayer.observe(play.segment(length))
+    with pytest.raises(ValueError, match="with the first frame of an episode in the place of missing ones"):
+        replayer.observe(play.segment(length))
+
+
 def test_an_episode_that_ends_by_showing_its_last_stack_again_is_no_reason_to_refuse() -> None:
     replayer, play = make(UniformReplay, -1), Play((5,), -1)
     exp = play.segment(5)
@@ -144,6 +155,42 @@ def test_an_episode_that_ends_by_showing_its_last_stack_again_is_no_reason_to_re
     make(UniformReplay, -1).observe(shown_again(StepType.MID, StepType.LAST))
     with pytest.raises(ValueError, match=r"ReplayBuffer\.frame_stack=4"):
         make(UniformReplay, -1).observe(shown_again(StepType.MID))
+
+
+def _with_a_map(exp: Experience, maps: np.ndarray) -> Experience:
+    """Experience of a stack `eyes.left`, and of a map of eight planes, which is none."""
+
+    def seen(step: Any, rows: np.ndarray) -> Any:
+        return step._replace(observation={"eyes": {"left": step.observation["image"]}, "map": tf.constant(rows)})
+
+    after = seen(exp.bootstrap.time_step, maps[:, -1])
+    return seen(exp, maps[:, :-1])._replace(bootstrap=exp.bootstrap._replace(time_step=after))
+
+
+def test_which_of_several_pictures_are_stacks_is_to_be_said() -> None:
+    left, planes = tf.TensorSpec([2, 3, STACK], tf.uint8), tf.TensorSpec([2, 3, 8], tf.uint8)
+    spec = SPEC._replace(observation={"eyes": {"left": left}, "map": planes}, state=())
+    gin.bind_parameter("ReplayBuffer.max_length", 13)
+    gin.bind_parameter("ReplayBuffer.frame_stack", STACK)
+    with pytest.raises(
+        ValueError, match=r"'eyes\.left' and 'map' .*name those that are by ReplayBuffer\.frame_stack_fields"
+    ):
+        UniformReplay(spec, 1)
+    for wrong in (["eyes"], ["eyes.right"], []):
+        gin.bind_parameter("ReplayBuffer.frame_stack_fields", wrong)
+        with pytest.raises(ValueError, match=r"frame_stack_fields=\[.*: name some of 'eyes\.left', 'map'"):
+            UniformReplay(spec, 1)
+    maps = np.random.default_rng(0).integers(0, 256, [1, 10, 1, 2, 3, 8]).astype(np.uint8)
+    exp = _with_a_map(Play((5,), -1).segment(9), maps)
+    gin.bind_parameter("ReplayBuffer.frame_stack_fields", ["eyes.left"])
+    replayer = UniformReplay(spec, 1)
+    replayer.observe(exp)
+    held = replayer.buffer.sequences(tf.constant([0], tf.int64), tf.constant([3], tf.int64), 6).observation
+    np.testing.assert_array_equal(held["map"], maps[:, 3:9, 0])
+    np.testing.assert_array_equal(held["eyes"]["left"], exp.observation["eyes"]["left"][:, 3:, 0])
+    gin.bind_parameter("ReplayBuffer.frame_stack_fields", ["eyes.left", "map"])
+    with pytest.raises(ValueError, match="observations 'map' along axis -1 are not the frames of the last steps"):
+        UniformReplay(spec, 1).observe(exp)
 
 
 def test_a_million_atari_steps_take_less_than_7_5_gigabytes() -> None:

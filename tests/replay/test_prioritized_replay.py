@@ -105,6 +105,23 @@ def test_a_loss_without_priorities_is_refused() -> None:
             replayer.learned(sample(replayer, 2), wrong)
 
 
+@pytest.mark.parametrize("wrong", [-0.5, float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_what_is_no_priority_is_refused_and_ruins_no_other(wrong: float, alpha: float) -> None:
+    replayer = make(8, alpha=alpha, epsilon=1e-9)
+    observe(replayer, 0, 4)
+    set_priorities(replayer, [0, 1], [0.25, 4.0])
+    set_priorities(replayer, [0, 1, 2], [9.0, wrong, 0.0])
+    expected = np.array([9.0, 4.0, 1e-9]) ** alpha
+    np.testing.assert_allclose(replayer.priorities.tree.get(tf.range(3, dtype=tf.int64)), expected, rtol=1e-6)
+    assert float(replayer.priorities.highest) == pytest.approx(9.0**alpha)
+    with pytest.raises(ValueError, match=rf"LossInfo\.priority has {wrong}; it takes finite numbers of at least 0"):
+        replayer.view(2)
+    replayer.clear()
+    observe(replayer, 4, 4)
+    assert replayer.view(2).count is not None
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"alpha": -1.0}, {"alpha": float("nan")}, {"beta": 1.5}, {"beta_iterations": -1}]

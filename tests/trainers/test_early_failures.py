@@ -9,6 +9,7 @@ from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
+from alf.trainers.saving import NonFiniteError
 from alf.trainers.schedule import Schedule
 from tests.replay.q_learning import TinyQ
 
@@ -80,3 +81,36 @@ def test_what_a_loss_lacks_is_told_before_anything_is_collected(trainer_class, s
     with pytest.raises(ValueError, match=r"needs LossInfo\.priority"):
         trainer.train()
     assert trainer.algorithm.exp_replayer.total_steps == 0
+
+
+class _Spoilt(TinyQ):
+    """Takes a signed error for the priority, or has no finite loss."""
+
+    by = -1.0
+
+    def calc_loss(self, training_info):
+        loss_info = super().calc_loss(training_info)
+        return loss_info._replace(loss=loss_info.loss * abs(self.by), priority=(loss_info.priority + 0.1) * self.by)
+
+
+class _NotFinite(_Spoilt):
+    by = float("nan")
+
+
+@TRAINERS
+@pytest.mark.parametrize(
+    ("algorithm", "error", "message"),
+    [
+        (_Spoilt, ValueError, r"LossInfo\.priority has -\d.*: give the absolute error"),
+        (_NotFinite, NonFiniteError, "the loss is nan"),
+    ],
+)
+def test_what_is_no_priority_ends_a_run_but_not_before_a_loss_that_is_not_finite(
+    trainer_class, algorithm, error, message, small_config
+):
+    for driver in ("Sync", "Async"):
+        gin.bind_parameter(f"{driver}OffPolicyDriver.exp_replayer", "prioritized")
+    settings = {"whole_replay_buffer_training": False, "mini_batch_length": 2, "mini_batch_size": 8}
+    config = small_config(trainer_class, algorithm_ctor=algorithm, initial_collect_steps=40, **settings)
+    with pytest.raises(error, match=message):
+        config.create_trainer().train()
