@@ -16,6 +16,9 @@ from alf.replay.sum_tree import SumTree
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils.devices import for_host, on_host
 
+# Setting a row takes room for its node's children.
+_ROWS_AT_ONCE = 1 << 14
+
 
 @gin.configurable(module="alf")
 class PrioritizedReplay(UniformReplay):
@@ -134,12 +137,16 @@ class PrioritizedReplay(UniformReplay):
 
     def state(self) -> dict[str, np.ndarray]:
         """See `UniformReplay.state`."""
-        return {**super().state(), **self._priorities.state()}
+        return {**super().state(), **self._priorities.state(), "alpha": np.array(self._alpha)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
         """See `UniformReplay.load_state`."""
         super().load_state(state)
         self._priorities.load(state)
+        # What is stored are priorities to the power of the alpha of that time.
+        before = float(state.get("alpha", self._alpha))
+        if before != self._alpha:
+            self._priorities.raise_to(self._alpha / before if before else 0.0)
 
     def row_specs(self) -> list[tf.TensorSpec]:
         """See `UniformReplay.row_specs`; the last one is of the priority."""
@@ -226,6 +233,15 @@ class _Priorities:
         self._seen = count.copy()
         if len(written) or len(new):
             self._reset(tf.constant(written), tf.constant(new))
+
+    def raise_to(self, power: float) -> None:
+        """Raises what new sequences have, and every weight of the tree, to a power."""
+        self.highest.assign(self.highest**power)
+        size = len(self._seen) * self._max_length
+        for begin in range(0, size, _ROWS_AT_ONCE):
+            rows = tf.range(begin, min(begin + _ROWS_AT_ONCE, size), dtype=tf.int64)
+            weights = self.tree.get(rows)
+            self.tree.set(rows, tf.where(weights > 0, weights**power, 0.0))
 
     def _set_first(self, written: tf.Tensor, new: tf.Tensor) -> None:
         self.tree.set(written, tf.zeros_like(written, tf.float64))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.replay import prioritized_replay
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.sampling import Sample
 from alf.utils import gin_utils
@@ -136,3 +137,36 @@ def test_balanced_of_the_uniform_replay_has_no_effect_and_is_listed() -> None:
     gin.parse_config("UniformReplay.balanced = True")
     make(8)
     assert "UniformReplay.balanced" in gin_utils.unused_bindings()
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("before", [0.0, 0.5, 1.0])
+def test_what_was_saved_with_another_alpha_is_as_if_it_had_been_saved_with_this(
+    before: float, after: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prioritized_replay, "_ROWS_AT_ONCE", 7)
+    saved, loaded = make(20, alpha=before, epsilon=1e-9), make(20, alpha=after, epsilon=1e-9)
+    observe(saved, 0, 6)
+    set_priorities(saved, [0, 1, 2], [9.0, 0.25, 4.0])
+    rows = np.arange(20)
+    loaded.write_rows(rows, saved.read_rows(rows))
+    loaded.load_state(saved.state())
+    observe(loaded, 6, 2)
+    loaded.view(2)
+    # Where all had the same chance, what they would have had is lost. Nothing follows on what was loaded.
+    held = np.array([9.0, 0.25, 4.0, 1.0, 1.0, 0.0, 9.0]) if before else np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0])
+    expected = np.where(held > 0, held**after, 0.0)
+    np.testing.assert_allclose(loaded.priorities.tree.get(tf.range(7, dtype=tf.int64)), expected, rtol=1e-5)
+    assert float(loaded.priorities.tree.total()) == pytest.approx(expected.sum(), rel=1e-5)
+
+
+def test_what_was_saved_without_its_alpha_is_taken_as_it_is() -> None:
+    saved, loaded = make(20, alpha=1.0), make(20, alpha=0.5)
+    observe(saved, 0, 3)
+    set_priorities(saved, [0, 1], [9.0, 4.0])
+    rows = np.arange(20)
+    loaded.write_rows(rows, saved.read_rows(rows))
+    state = saved.state()
+    del state["alpha"]
+    loaded.load_state(state)
+    np.testing.assert_allclose(loaded.priorities.tree.get(tf.range(2, dtype=tf.int64)), [9.0, 4.0], rtol=1e-5)
