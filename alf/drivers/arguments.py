@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import numbers
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
@@ -12,7 +14,7 @@ from alf.drivers.pacing import MODES
 from alf.environments.batched_environment import BatchedEnvironment
 
 
-def check_options(stepping: str, mode: str, max_policy_lag: int | None) -> None:
+def check_options(stepping: str, mode: str, max_policy_lag: int | None, stall_timeout_secs: float) -> None:
     """Raises ValueError when one of these is none of its choices, or they do not go together."""
     if stepping not in STEPPING:
         raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
@@ -22,6 +24,10 @@ def check_options(stepping: str, mode: str, max_policy_lag: int | None) -> None:
         raise ValueError(f"max_policy_lag must be 0 or more, got {max_policy_lag}.")
     if max_policy_lag is not None and mode != "async":
         raise ValueError(f"max_policy_lag={max_policy_lag} is for mode 'async': in mode {mode!r} the lag is fixed.")
+    if not isinstance(stall_timeout_secs, numbers.Real) or not float(stall_timeout_secs) > 0:
+        raise ValueError(
+            f"stall_timeout_secs={stall_timeout_secs!r} must be a number of seconds above 0, math.inf for no limit."
+        )
 
 
 def count_environments(envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, num_envs: int | None) -> int:
@@ -37,13 +43,24 @@ def count_environments(envs: Sequence[Any] | None, env_f: Callable[[], Any] | No
     return num_envs if envs is None else len(envs)  # type: ignore[return-value]
 
 
+@contextlib.contextmanager
+def closed_if_it_fails(envs: Sequence[BatchedEnvironment]) -> Iterator[None]:
+    """Closes `envs` where the block raises."""
+    try:
+        yield
+    except BaseException:
+        for env in envs:
+            env.close()
+        raise
+
+
 def make_environments(
     envs: Sequence[Any] | None, env_f: Callable[[], Any] | None, count: int, algorithm: OffPolicyAlgorithm
 ) -> list[BatchedEnvironment]:
     """The environments, checked; those made here are closed again when one does not fit."""
     made: list[BatchedEnvironment] = []
     given: list[Any] = []
-    try:
+    with closed_if_it_fails(made if envs is None else []):
         for i in range(count):
             given.append(envs[i] if env_f is None else env_f())  # type: ignore[index]
             _check_own(given)
@@ -56,11 +73,6 @@ def make_environments(
                 )
             check_env(env, algorithm, f"Environment {i}")
             env.first_env_id = i * env.batch_size
-    except BaseException:
-        if env_f is not None:
-            for env in made:
-                env.close()
-        raise
     return made
 
 

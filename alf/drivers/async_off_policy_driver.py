@@ -13,7 +13,14 @@ from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, PolicyStep
-from alf.drivers.arguments import check_mode, check_options, check_workers, count_environments, make_environments
+from alf.drivers.arguments import (
+    check_mode,
+    check_options,
+    check_workers,
+    closed_if_it_fails,
+    count_environments,
+    make_environments,
+)
 from alf.drivers.base import Driver, waited_until
 from alf.drivers.collection import Collection, EnvironmentHost
 from alf.drivers.collector import driver_seeds
@@ -99,7 +106,7 @@ class AsyncOffPolicyDriver(Driver):
         Raises:
           ValueError: sizes, specs or options that do not fit together; the message names them.
         """
-        check_options(stepping, mode, max_policy_lag)
+        check_options(stepping, mode, max_policy_lag, stall_timeout_secs)
         if algorithm is None:
             raise ValueError("AsyncOffPolicyDriver needs an algorithm.")
         here = count_environments(envs, env_f, num_envs)
@@ -110,42 +117,45 @@ class AsyncOffPolicyDriver(Driver):
         check_sizes(count, 1, learn_queue_cap, actor_queue_cap, unroll_length, num_actor_queues)
         check_mode(mode, count, learn_queue_cap, actor_queue_cap, num_actor_queues)
         self._envs = make_environments(envs, env_f, here, algorithm)
-        self._batch_size = self._envs[0].batch_size
-        super().__init__(algorithm, count, self._batch_size, observers, metrics)
-        self._unroll_length = unroll_length
-        self._learn_queue_cap = learn_queue_cap
-        self._num_actor_queues = num_actor_queues
-        self._max_policy_lag = max_policy_lag
-        self._has_workers = workers is not None or host is not None
-        self._stall_timeout_secs = stall_timeout_secs
-        self._stop_timeout_secs = stop_timeout_secs
-        algorithm.set_exp_replayer(exp_replayer, count * self._batch_size, count, unroll_length, learn_queue_cap)
-        if random_seed is not None:
-            algorithm.set_seed(random_seed)
+        with closed_if_it_fails([] if env_f is None else self._envs):
+            self._batch_size = self._envs[0].batch_size
+            super().__init__(algorithm, count, self._batch_size, observers, metrics)
+            self._unroll_length = unroll_length
+            self._learn_queue_cap = learn_queue_cap
+            self._num_actor_queues = num_actor_queues
+            self._max_policy_lag = max_policy_lag
+            self._has_workers = workers is not None or host is not None
+            self._stall_timeout_secs = stall_timeout_secs
+            self._stop_timeout_secs = stop_timeout_secs
+            algorithm.set_exp_replayer(exp_replayer, count * self._batch_size, count, unroll_length, learn_queue_cap)
+            if random_seed is not None:
+                algorithm.set_seed(random_seed)
 
-        self._coord = Coordinator()
-        self._store = PolicyStore(algorithm.acting_variables(), on_host=num_actor_queues == 0)
-        self._pacer = Pacer(mode, count, learn_queue_cap, self._store)
-        self._queues = self._make_queues(count, actor_queue_cap)
-        self._coord.on_stop(self._queues.close_all)
-        self._coord.on_stop(self._pacer.close)
-        self._lag = LagStats()
-        self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)
-        self._collection = self._make_collection(workers, host, stepping, driver_seeds(random_seed, algorithm))
-        self._threads: list[DriverThread] = []
-        self._log_thread: LogThread | None = None
-        # Re-entrant: a signal handler may call stop() while the same thread is in it.
-        self._stop_lock = threading.RLock()
-        self._learner = threading.Lock()
-        self._pending: list[Segment] = []
-        self._stacked = Traced(stack_segments)
-        self._requested = False
-        self._unlogged: LogEntry | None = None
-        self._waiting_since = self._waited_secs = 0.0
-        self._state = "new"
-        self._raised: BaseException | None = None
-        self._dropped_steps = 0
-        self._steps = 0
+            self._coord = Coordinator()
+            self._store = PolicyStore(algorithm.acting_variables(), on_host=num_actor_queues == 0)
+            self._pacer = Pacer(mode, count, learn_queue_cap, self._store)
+            self._queues = self._make_queues(count, actor_queue_cap)
+            self._coord.on_stop(self._queues.close_all)
+            self._coord.on_stop(self._pacer.close)
+            self._lag = LagStats()
+            self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)
+            self._collection = self._make_collection(workers, host, stepping, driver_seeds(random_seed, algorithm))
+            self._threads: list[DriverThread] = []
+            self._log_thread: LogThread | None = None
+            # Re-entrant: a signal handler may call stop() while the same thread is in it.
+            self._stop_lock = threading.RLock()
+            self._learner = threading.Lock()
+            self._pending: list[Segment] = []
+            self._stacked = Traced(stack_segments)
+            self._requested = False
+            # The segment that is being taken, and whether the log thread has it.
+            self._taken: LogEntry | None = None
+            self._logged = False
+            self._waiting_since = self._waited_secs = 0.0
+            self._state = "new"
+            self._raised: BaseException | None = None
+            self._dropped_steps = 0
+            self._steps = 0
 
     def _make_queues(self, count: int, actor_queue_cap: int) -> TFQueues:
         algorithm = self._algorithm
@@ -202,12 +212,19 @@ class AsyncOffPolicyDriver(Driver):
         log = LogThread("alf-log", self._observers, self._metrics, self._coord, self._queues.log_queue)
         self._log_thread = log
         self._threads = self._collection.make_threads()
-        self._algorithm.add_after_train_hook(self._publish)
+        self._algorithm.add_after_train_hook(self.publish)
         self._state = "running"
         for thread in [log, *self._threads]:
             thread.start()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Has segments act by the present weights from now on; `train` and `train_from` of the algorithm do so themselves.
+
+        The version that steps are stamped with is the algorithm's `iterations`.
+
+        Raises:
+          ValueError: the algorithm's `iterations` are fewer than when it was published last.
+        """
         self._collection.published(self._store.publish(int(self._algorithm.iterations)))
 
     def stop(self) -> None:
@@ -221,7 +238,7 @@ class AsyncOffPolicyDriver(Driver):
         with self._stop_lock:
             if self._state != "stopped":
                 if self._state == "running":
-                    self._algorithm.remove_after_train_hook(self._publish)
+                    self._algorithm.remove_after_train_hook(self.publish)
                 self._state = "stopping"
                 self._coord.request_stop()
                 self._join()
@@ -321,16 +338,22 @@ class AsyncOffPolicyDriver(Driver):
     def _take(self, count: int) -> None:
         """Adds the next `count` segments, less those that are too old, to the pending ones."""
         for _ in range(count):
-            if self._unlogged is None:
-                self._unlogged = self._patiently(lambda: self._queues.learn_queue.dequeue(_WAIT_SECS))
-            self._patiently(lambda: self._queues.log_queue.enqueue(self._unlogged, _WAIT_SECS))
-            segment = self._unlogged.segment
+            if self._taken is None:
+                self._taken = self._patiently(lambda: self._queues.learn_queue.dequeue(_WAIT_SECS))
+            # Whatever is interrupted here goes on where it was in the next call.
+            if not self._logged:
+                self._patiently(self._log)
+            segment = self._taken.segment
             oldest = self._lag.add(int(self._algorithm.iterations), segment.versions.numpy())
             if self._max_policy_lag is not None and oldest > self._max_policy_lag:
                 self._dropped_steps += self._unroll_length * self._batch_size
             else:
                 self._pending.append(segment)
-            self._unlogged = None
+            self._taken, self._logged = None, False
+
+    def _log(self) -> None:
+        self._queues.log_queue.enqueue(self._taken, _WAIT_SECS)
+        self._logged = True
 
     def _patiently(self, attempt: Callable[[], Any]) -> Any:
         """Repeats `attempt` while it times out; ends when another thread has failed, or does not answer any more."""

@@ -105,7 +105,8 @@ class PolicyStore:
         with self._lock:
             if self._latest is not None and snapshot.version < self._latest.version:
                 raise ValueError(
-                    f"Version {snapshot.version} is older than the published {self._latest.version}: versions only grow."
+                    f"Version {snapshot.version} is older than the published {self._latest.version}, and versions only grow: "
+                    "make a new driver after an earlier checkpoint was restored."
                 )
             self._latest = snapshot
         return snapshot

@@ -8,6 +8,7 @@ level is exact, and a segment is handed over by reference instead of being copie
 from __future__ import annotations
 
 import collections
+import numbers
 import threading
 import time
 from typing import Any
@@ -282,8 +283,8 @@ def check_sizes(
         "unroll_length": unroll_length,
     }
     for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}.")
+        if not isinstance(size, numbers.Integral) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}.")
     if num_actor_queues < 0:
         raise ValueError(
             f"num_actor_queues must be 0 (act in the environment threads) or more, got {num_actor_queues}."

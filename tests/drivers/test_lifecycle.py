@@ -183,8 +183,10 @@ def test_nothing_is_retraced_and_no_thread_traces() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"unroll_length": 0}, "unroll_length must be at least 1, got 0"),
-        ({"learn_queue_cap": -1}, "learn_queue_cap must be at least 1"),
+        ({"unroll_length": 0}, "unroll_length must be a whole number of at least 1, got 0"),
+        ({"unroll_length": 8.0}, r"unroll_length must be a whole number of at least 1, got 8\.0"),
+        ({"learn_queue_cap": -1}, "learn_queue_cap must be a whole number of at least 1"),
+        ({"stall_timeout_secs": None}, r"stall_timeout_secs=None must be a number of seconds above 0, math\.inf for"),
         (
             {"actor_queue_cap": 2, "num_actor_queues": 2},
             "actor_queue_cap=2 times num_actor_queues=2 is more than num_envs=3",
@@ -234,3 +236,25 @@ def test_defaults_are_not_shared_between_drivers() -> None:
     assert first.get_step_metrics() == first.get_metrics()[:2]
     for driver in (first, second):
         driver.stop()
+
+
+def test_weights_that_were_learned_in_a_loop_of_ones_own_are_published() -> None:
+    env = make_envs(1, 2)[0]
+    algorithm = CountingAlgorithm(env)
+    driver = AsyncOffPolicyDriver([env], algorithm, 0, 4, 1, mode="sync", random_seed=1)
+    driver.start()
+    try:
+        for k in range(4):
+            exp, steps = driver.get_training_exps()
+            assert steps == 8
+            assert set(exp.policy_version.numpy().ravel()) == {k}
+            assert set(exp.rollout_info.weight.numpy().ravel()) == {float(k)}
+            algorithm._weight.assign_add(1.0)
+            algorithm.iterations.assign_add(1)
+            driver.publish()
+        algorithm.iterations.assign(1)
+        with pytest.raises(ValueError, match=r"Version 1 is older .*: make a new driver after an earlier checkpoint"):
+            driver.publish()
+    finally:
+        driver.stop()
+    assert driver.stats()["lag_mean"] == 0.0
