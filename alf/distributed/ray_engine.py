@@ -7,6 +7,7 @@ import importlib
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,10 @@ _FETCH_TIMEOUT_SECS = 60.0
 _STOP_TIMEOUT_SECS = 10.0
 # Ray tells at length what may have happened; the first sentences say what did.
 _REASON_CHARACTERS = 500
+
+# The engines that use a Ray which one of them has started.
+_sharers: weakref.WeakSet[RayEngine] = weakref.WeakSet()
+_sharing = threading.Lock()
 
 
 class Host:
@@ -100,7 +105,8 @@ class RayEngine(Engine):
     def __init__(self, address: str | None = None) -> None:
         """Connects to Ray.
 
-        If the program has initialised Ray before, that is used, and left running by `stop`.
+        If the program has initialised Ray before, that is used, and left running by `stop`. Engines of one program share
+        the Ray that the first of them started; the last one's `stop` ends it.
 
         Args:
           address: None or "local" starts a Ray on this machine, for this process only, to be done in the main thread;
@@ -113,9 +119,13 @@ class RayEngine(Engine):
           RuntimeError: the cluster runs another version of Ray or Python.
         """
         self._ray = ray_connection.import_ray()
-        self._owns_ray = not self._ray.is_initialized()
-        if self._owns_ray:
-            ray_connection.connect(self._ray, address)
+        with _sharing:
+            if not self._ray.is_initialized():
+                _sharers.clear()
+                ray_connection.connect(self._ray, address)
+                _sharers.add(self)
+            elif _sharers:
+                _sharers.add(self)
         self._alone = address in ray_connection.LOCAL and len(self._machines()) == 1
         self._errors: Any = importlib.import_module("ray.exceptions")
         self._host = self._ray.remote(concurrency_groups={"control": 1})(Host)
@@ -247,8 +257,11 @@ class RayEngine(Engine):
             with self._guard:
                 if not self._guard.wait_for(lambda: self._inside == 0, _STOP_TIMEOUT_SECS):
                     logging.warning("Ray is shut down although %d threads are in it", self._inside)
-            if self._owns_ray:
-                self._ray.shutdown()
+            with _sharing:
+                was_last = self in _sharers and len(_sharers) == 1
+                _sharers.discard(self)
+                if was_last:
+                    self._ray.shutdown()
         finally:
             self._closed.set()
 

@@ -36,11 +36,12 @@ def answer(engine: RayEngine, worker: Any, method: str, *args: Any) -> Any:
 
 
 def test_a_ray_of_ones_own_starts_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also: what Ray has not is not asked of it, workers see no GPU, arrays are read-only, kill -9 is seen."""
+    """Also: what Ray has not is not asked of it, workers see no GPU, arrays are read-only, kill -9 is seen, two engines
+    share it."""
     ray = pytest.importorskip("ray")
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    engine = RayEngine()
+    engine, other = RayEngine(), RayEngine()
     try:
         assert ray.is_initialized()
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
@@ -62,8 +63,11 @@ def test_a_ray_of_ones_own_starts_and_leaves_nothing(monkeypatch: pytest.MonkeyP
         assert answer(engine, worker, "beat")
         started = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
         assert len(started) >= 3
+        engine.stop()
+        assert answer(other, start(other, 3), "facts")["number"] == 3
     finally:
         engine.stop()
+        other.stop()
     assert not ray.is_initialized()
     assert psutil.wait_procs(started, PATIENCE_SECS)[1] == []
     with pytest.raises(WorkerLost):
