@@ -92,7 +92,7 @@ class EnvThread(DriverThread):
           unrollers: how to act by the policy, under False, and at random, under True once it is asked for.
           pacer: tells how each segment acts, and when it may start and arrive.
         """
-        super().__init__(name, coord, collector.works_on)
+        super().__init__(name, coord, f"environment {collector.thread}")
         self.collector = collector
         self._queue = tf_queues.learn_queue
         self._unrollers = unrollers
