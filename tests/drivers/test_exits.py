@@ -25,6 +25,13 @@ def leaving(at: int) -> FaultyEnvironment:
     return FaultyEnvironment(CountingEnvironment(2), raise_at=range(at, 10**6), error=SystemExit(3))
 
 
+def driver_of(kind: str, env: Any, **settings: Any) -> Any:
+    algorithm = CountingAlgorithm(env)
+    if kind == "sync":
+        return SyncOffPolicyDriver(env, algorithm, 4, **settings)
+    return AsyncOffPolicyDriver([env], algorithm, 0, 4, 1, **settings)
+
+
 def collect(driver: Any) -> None:
     driver.start()
     try:
@@ -38,38 +45,22 @@ def collect(driver: Any) -> None:
 @pytest.mark.parametrize("stepping", ["graph", "host"])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_an_environment(kind: str, stepping: str) -> None:
-    env = leaving(30)
-    algorithm = CountingAlgorithm(env)
-    driver = (
-        SyncOffPolicyDriver(env, algorithm, 4, stepping=stepping)
-        if kind == "sync"
-        else AsyncOffPolicyDriver([env], algorithm, 0, 4, 1, stepping=stepping)
-    )
     with pytest.raises(RuntimeError, match=f"Environment 0 {SAID}") as caught:
-        collect(driver)
+        collect(driver_of(kind, leaving(30), stepping=stepping))
     assert isinstance(caught.value.__cause__, SystemExit)
 
 
 @pytest.mark.parametrize("listens", ["observers", "metrics"])
 def test_who_listens(listens: str) -> None:
-    env = CountingEnvironment(2)
-    driver = AsyncOffPolicyDriver([env], CountingAlgorithm(env), 0, 4, 1, **{listens: [leave]})
     with pytest.raises(RuntimeError, match=f"An observer or metric {SAID}"):
-        collect(driver)
+        collect(driver_of("async", CountingEnvironment(2), **{listens: [leave]}))
 
 
 @pytest.mark.parametrize("stepping", ["graph", "host"])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_teacher(kind: str, stepping: str) -> None:
-    env = CountingEnvironment(2)
-    algorithm = CountingAlgorithm(env)
-    driver = (
-        SyncOffPolicyDriver(env, algorithm, 4, stepping=stepping, teacher=leave)
-        if kind == "sync"
-        else AsyncOffPolicyDriver([env], algorithm, 0, 4, 1, stepping=stepping, teacher=leave)
-    )
     with pytest.raises(RuntimeError, match=f"The teacher {SAID}"):
-        collect(driver)
+        collect(driver_of(kind, CountingEnvironment(2), stepping=stepping, teacher=leave))
 
 
 @pytest.mark.parametrize("step_timeout", [None, 60.0])
