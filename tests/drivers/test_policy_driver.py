@@ -181,7 +181,7 @@ def test_the_environment_is_not_kept(stepping):
 def test_weights_are_those_that_it_acts_by() -> None:
     driver, _ = _driver()
     live = driver.weights()
-    driver.load([w + 1 for w in live])
+    driver.load([w + np.float32(1) for w in live])
     assert live
     for mine, before in zip(driver.weights(), live, strict=True):
         np.testing.assert_array_equal(mine, before + 1)
