@@ -9,15 +9,14 @@ from typing import Any
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.base import batched, check_env
-from alf.drivers.collector import STEPPING
+from alf.drivers.collector import check_stepping
 from alf.drivers.pacing import MODES
 from alf.environments.batched_environment import BatchedEnvironment
 
 
 def check_options(stepping: str, mode: str, max_policy_lag: int | None, stall_timeout_secs: float) -> None:
     """Raises ValueError when one of these is none of its choices, or they do not go together."""
-    if stepping not in STEPPING:
-        raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
+    check_stepping(stepping)
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}.")
     if max_policy_lag is not None and max_policy_lag < 0:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tensorflow.python.util import nest
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import TimeStep
@@ -17,6 +16,7 @@ from alf.drivers.policy_store import Snapshot
 from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.utils import nest_utils
 from alf.utils.common import check_range, packer
 from alf.utils.devices import for_host
 from alf.utils.exits import not_an_exit
@@ -102,7 +102,7 @@ class FreshObservations:
 
 
 def _paths(nested: Any) -> list[str]:
-    return [path for path, _ in nest.flatten_with_joined_string_paths(nested)]
+    return [".".join(path) for path, _ in nest_utils.paths(nested)]
 
 
 class Collector:
@@ -135,8 +135,7 @@ class Collector:
         Raises:
           ValueError: `stepping` is none of these.
         """
-        if stepping not in STEPPING:
-            raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
+        check_stepping(stepping)
         self.env = env
         self.thread = thread
         self.stepping = "host" if stepping == "auto" and teacher is not None else stepping
@@ -252,6 +251,12 @@ class Collector:
             self.env.close()
         except Exception:
             logging.exception("Closing environment %d failed.", self.thread)
+
+
+def check_stepping(stepping: str) -> None:
+    """Raises ValueError when it is none of the ways to step an environment."""
+    if stepping not in STEPPING:
+        raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
 
 
 def driver_seeds(random_seed: int | None, algorithm: OffPolicyAlgorithm) -> np.random.SeedSequence:
