@@ -38,7 +38,7 @@ from alf.drivers.unroll import Segment, sequential
 from alf.metrics.time_shares import Timings, together
 from alf.replay.experience_replayer import stack_segments
 from alf.utils.tracing import Traced
-from alf.utils.uninterrupted import whole
+from alf.utils.uninterrupted import held_up, whole
 
 # The learner waits in slices of this length, so that signals and failures of other threads get through.
 _WAIT_SECS = 0.25
@@ -144,13 +144,12 @@ class AsyncOffPolicyDriver(Driver):
             self._log_thread: LogThread | None = None
             # Re-entrant: a signal handler may call stop() while the same thread is in it.
             self._stop_lock = threading.RLock()
-            self._learner = threading.Lock()
+            # Re-entrant: an interrupt may leave it taken, and the next call of the same thread goes on.
+            self._learner = threading.RLock()
             self._pending: list[Segment] = []
             self._stacked = Traced(stack_segments)
             self._requested = False
-            # The segment that is being taken, and whether the log thread has it.
-            self._taken: LogEntry | None = None
-            self._logged = False
+            self._unlogged: LogEntry | None = None
             self._waiting_since = self._waited_secs = 0.0
             self._state = "new"
             self._raised: BaseException | None = None
@@ -301,65 +300,69 @@ class AsyncOffPolicyDriver(Driver):
           TimeoutError: an environment or observer has not answered for `stall_timeout_secs`.
           Exception: whatever a thread failed with, with its own traceback.
         """
-        exp, steps = self.get_training_exps()
+        exp = self._next_batch()
         with whole():
+            steps = self._delivered()
             self._algorithm.observe(exp)
         return steps
 
     def get_training_exps(self) -> tuple[Experience, int]:
         """Waits for the next batch: Experience [Q, T, B, ...] and its steps Q * T * B; raises as `run_async`."""
+        exp = self._next_batch()
+        return exp, self._delivered()
+
+    def _next_batch(self) -> Experience:
+        """Waits for the Q segments of the next batch; until it is `_delivered`, the next call goes on with what is pending."""
         if self._state != "running":
             raise RuntimeError(f"The driver is {self._state}: call start() first, and nothing after stop().")
         if not self._learner.acquire(blocking=False):
             raise RuntimeError("Another thread is in run_async(): a driver has one learner.")
-        self._check_stall()
         try:
+            self._check_stall()
             if not self._requested:
-                self._collection.request_batch()
-                self._requested = True
+                with held_up():
+                    self._collection.request_batch()
+                    self._requested = True
             self._waiting_since = time.monotonic()
             while len(self._pending) < self._learn_queue_cap:
-                self._take(self._learn_queue_cap - len(self._pending))
+                self._patiently(self._take)
             self._waited_secs += time.monotonic() - self._waiting_since
             with sequential():
-                exp = self._stacked([s.experience for s in self._pending])
-            # An interrupt before this line loses nothing: the next call goes on with what is pending.
-            self._pending, self._requested = [], False
+                return self._stacked([s.experience for s in self._pending])
         except QueueClosed:
             self._raised = self._coord.exception
             self._coord.raise_if_failed()
             raise RuntimeError("The driver was stopped while the learner waited for data.") from None
         finally:
             self._learner.release()
-        steps = self._learn_queue_cap * self._unroll_length * self._batch_size
-        self._steps += steps
-        return exp, steps
 
-    def _take(self, count: int) -> None:
-        """Adds the next `count` segments, less those that are too old, to the pending ones."""
-        for _ in range(count):
-            if self._taken is None:
-                self._taken = self._patiently(lambda: self._queues.learn_queue.dequeue(_WAIT_SECS))
-            # Whatever is interrupted here goes on where it was in the next call.
-            if not self._logged:
-                self._patiently(self._log)
-            segment = self._taken.segment
+    def _delivered(self) -> int:
+        """Counts what is pending as a batch that the learner has, and returns its steps."""
+        steps = self._learn_queue_cap * self._unroll_length * self._batch_size
+        # Nothing is called from here to the caller: no interrupt comes between.
+        self._steps += steps
+        self._pending, self._requested = [], False
+        return steps
+
+    def _take(self) -> None:
+        """Adds the next segment, unless it is too old, to the pending ones; TimeoutError after a slice of waiting."""
+        with held_up():
+            if self._unlogged is None:
+                self._unlogged = self._queues.learn_queue.dequeue(_WAIT_SECS)
+            self._queues.log_queue.enqueue(self._unlogged, _WAIT_SECS)
+            segment, self._unlogged = self._unlogged.segment, None
             oldest = self._lag.add(int(self._algorithm.iterations), segment.versions.numpy())
             if self._max_policy_lag is not None and oldest > self._max_policy_lag:
                 self._dropped_steps += self._unroll_length * self._batch_size
             else:
                 self._pending.append(segment)
-            self._taken, self._logged = None, False
 
-    def _log(self) -> None:
-        self._queues.log_queue.enqueue(self._taken, _WAIT_SECS)
-        self._logged = True
-
-    def _patiently(self, attempt: Callable[[], Any]) -> Any:
+    def _patiently(self, attempt: Callable[[], None]) -> None:
         """Repeats `attempt` while it times out; ends when another thread has failed, or does not answer any more."""
         while True:
             try:
-                return attempt()
+                attempt()
+                return
             except TimeoutError:
                 self._check_stall()
                 if self._coord.should_stop():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -47,6 +48,61 @@ def test_an_interrupt_while_the_learner_waits_loses_nothing(mode: str) -> None:
         driver.stop()
     assert len(algorithm.batches) >= 7
     check_batches(algorithm.batches, True)
+
+
+def _with_interrupt(function: Any, after: int) -> Any:
+    """`function`; its call number `after` gets a Ctrl-C when it has done its work."""
+    calls = [0]
+
+    def call(*args: Any) -> Any:
+        calls[0] += 1
+        result = function(*args)
+        if calls[0] == after:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("mode", ["async", "sync", "lockstep"])
+@pytest.mark.parametrize("moment", ["asked", "taken", "logged", "counted", "stacked", "observed"])
+def test_an_interrupt_between_two_waits_loses_and_doubles_nothing(mode: str, moment: str) -> None:
+    """A real signal, at the worst moments: once each in the third batch, of three segments."""
+    envs, heard = make_envs(3, 2), []
+    algorithm = CountingAlgorithm(envs[0])
+    observers = [lambda exp, thread: heard.append(thread)]
+    driver = AsyncOffPolicyDriver(
+        envs, algorithm, 0, 4, 3, mode=mode, random_seed=1, observers=observers, stall_timeout_secs=10.0
+    )
+    driver.start()
+    owner, name, after = {
+        "asked": (driver._collection, "request_batch", 3),
+        "taken": (driver._queues.learn_queue, "dequeue", 8),
+        "logged": (driver._queues.log_queue, "enqueue", 8),
+        "counted": (driver._lag, "add", 8),
+        "stacked": (driver, "_stacked", 3),
+        "observed": (algorithm, "observe", 3),
+    }[moment]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    setattr(owner, name, _with_interrupt(getattr(owner, name), after))
+    interrupts = 0
+    try:
+        while len(algorithm.batches) < 8:
+            try:
+                driver.run_async()
+            except KeyboardInterrupt:
+                interrupts += 1
+            if len(algorithm.batches) > int(algorithm.iterations):
+                algorithm.train()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        driver.stop()
+    assert interrupts == 1
+    check_batches(algorithm.batches, True)
+    assert len(heard) == driver.lag_histogram().sum() / 4 == 8 * 3
+    assert driver.stats()["env_steps"] == 8 * 3 * 4 * 2
+    if mode != "async":
+        assert driver.stats()["lag_max"] == (mode == "lockstep")
 
 
 def test_an_interrupted_unroll_starts_the_stream_anew() -> None:
