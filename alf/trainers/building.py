@@ -18,7 +18,7 @@ from alf.algorithms.rl_algorithm import check_constructor
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS
 from alf.trainers.config import TrainerConfig
-from alf.utils import common, mixed_precision
+from alf.utils import common, mixed_precision, nest_utils
 
 # TF-Agents' words, and what a user of alf can do.
 _OF_ACTIONS = {
@@ -39,8 +39,8 @@ _OF_ACTIONS = {
         "state_dependent_std = False, or flatten the actions of the environment."
     ),
 }
-# TF-Agents' words, and TensorFlow's.
-_NOT_JOINED = ("preprocessing_combiner layer is required", "Only a single observation is supported")
+# TF-Agents' words, and Keras'.
+_NOT_JOINED = ("preprocessing_combiner layer is required", "Only a single observation is supported", "layer 'flatten")
 _OTHER_PARTS = ("structure", "shallow_tree")
 
 
@@ -52,6 +52,7 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
     """
     mixed_precision.use(config.mixed_precision)
     common.set_global_env(env)
+    _check_has_numbers(env.observation_spec())
     _tell_of_numbers(env.observation_spec())
     ctor = algorithm_ctor(config)
     try:
@@ -60,7 +61,7 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
             action_spec=tensor_spec.from_spec(env.action_spec()),
             debug_summaries=config.debug_summaries,
         )
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, AttributeError) as error:
         told = _in_our_words(error, env)
         if told is None:
             raise
@@ -73,6 +74,17 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         summarize_action_distributions=config.summarize_action_distributions,
     )
     return algorithm
+
+
+def _check_has_numbers(spec: Any) -> None:
+    """Refuses observations, or parts of them, of size 0, which TF-Agents' networks do not take beside others either."""
+    for path, leaf in nest_utils.paths(spec):
+        if 0 in leaf.shape:
+            what = f"observation's part '{'.'.join(path)}'" if path else "observation"
+            raise ValueError(
+                f"The {what} has no numbers, of shape {tuple(leaf.shape)}: have the environment leave it out, as "
+                "gymnasium.wrappers.FilterObservation does with parts of a Dict."
+            )
 
 
 def _tell_of_numbers(spec: Any) -> None:
@@ -91,7 +103,7 @@ def _tell_of_numbers(spec: Any) -> None:
         )
 
 
-def _in_our_words(error: ValueError | LookupError, env: BatchedEnvironment) -> str | None:
+def _in_our_words(error: Exception, env: BatchedEnvironment) -> str | None:
     """What to do about an error of libraries that comes from the specs of `env`; None of another one."""
     text, spec = str(error), env.observation_spec()
     for theirs, ours in _OF_ACTIONS.items():

@@ -18,6 +18,7 @@ from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.environments import create_environment
 from alf.networks.actor_network import ActorNetwork
+from alf.networks.combining import FlattenAndConcatenate
 from alf.networks.critic_network import CriticNetwork
 from alf.trainers.building import build_algorithm
 from alf.trainers.config import TrainerConfig
@@ -98,6 +99,52 @@ def test_actions_that_a_network_does_not_take_are_told() -> None:
         _built(spaces.MultiDiscrete([3, 3]), values)
     with pytest.raises(ValueError, match=r"(?s)takes actions of one axis .*: bind its state_dependent_std = False"):
         _built(spaces.Box(-1.0, 1.0, (2, 3)), deviations)
+
+
+_VECTOR = spaces.Box(-1.0, 1.0, (2,))
+_NOTHING = spaces.Box(-1.0, 1.0, (0,))
+
+
+def _built_for(space: spaces.Space, **layers: Any) -> Any:
+    def make(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        return DqnAlgorithm(observation_spec, action_spec, QNetwork(observation_spec, action_spec, **layers))
+
+    env = create_environment(lambda: Shows(space), num_parallel_environments=2)
+    try:
+        return build_algorithm(TrainerConfig(root_dir="", algorithm_ctor=make), env)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "parts"),
+    [
+        (spaces.Dict({"a": _VECTOR, "b": _VECTOR}), r"\['a', 'b'\]"),
+        (spaces.Dict({"a": _VECTOR}), r"\['a'\]"),
+        (spaces.Tuple((_VECTOR,)), r"\[0\]"),
+        (spaces.Dict({"a": _VECTOR, "none": spaces.Dict({})}), r"\['a', 'none'\]"),
+    ],
+)
+def test_parts_that_a_network_does_not_join_are_told(space: spaces.Space, parts: str) -> None:
+    """One part too, which is no tensor yet."""
+    with pytest.raises(ValueError, match=rf"has the parts {parts}, .* bind its preprocessing_combiner"):
+        _built_for(space)
+    _built_for(space, preprocessing_combiner=FlattenAndConcatenate())
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        (_NOTHING, r"The observation has no numbers, of shape \(0,\)"),
+        (
+            spaces.Dict({"a": _VECTOR, "b": spaces.Tuple((_NOTHING,))}),
+            r"observation's part 'b.0' has no numbers, .*\(0,\)",
+        ),
+    ],
+)
+def test_a_part_without_numbers_is_told(space: spaces.Space, told: str) -> None:
+    with pytest.raises(ValueError, match=told + ".*: have the environment leave it out"):
+        _built_for(space, preprocessing_combiner=FlattenAndConcatenate())
 
 
 def test_actions_of_few_bits_are_learned_as_those_of_many() -> None:
