@@ -11,6 +11,7 @@ import tensorflow as tf
 from alf.algorithms.agent_processor import AgentProcessor
 from alf.algorithms.agent_rows import cut_rows, experience_of
 from alf.algorithms.behavior import DROP, Behavior
+from alf.algorithms.minibatch import check_segments
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience, Nest
 from alf.environments.agents import Slots
@@ -39,6 +40,8 @@ class Part:
         self._drops_cut = behavior.cut_episodes == DROP
         self.joins = slots.may_idle or self._drops_cut
         self._streams = 0
+        # Steps in a segment.
+        self._unroll_length = 1
         # Segments in a batch.
         self._batch = 0
         # Whether something was observed since it was last trained.
@@ -68,8 +71,9 @@ class Part:
             self.behavior.exp_replayer or exp_replayer, self._streams, unroll_length=unroll_length
         )
         self._dropped_before += self._processor.dropped_steps + self._processor.held_steps
-        length = self.behavior.unroll_length or unroll_length
-        self._processor = AgentProcessor(length, self._drops_cut)
+        joined = self.behavior.unroll_length or unroll_length
+        self._processor = AgentProcessor(joined, self._drops_cut)
+        self._unroll_length = joined if self.joins else unroll_length
         self._fresh = False
 
     def observe(self, exp: Experience) -> None:
@@ -120,6 +124,16 @@ class Part:
                 "whole_replay_buffer_training=False, or leave out its exp_replayer and clear_replay_buffer."
             )
         return [use._replace(slots=self.slots.count) for use in uses]
+
+    def check_segments(self, arguments: Mapping[str, Any]) -> None:
+        """See `minibatch.check_segments`; nothing where it is not learned from whole segments."""
+        chosen = self.behavior.train_arguments(arguments)
+        if not (self.behavior.trained and chosen["whole_replay_buffer_training"] and chosen["clear_replay_buffer"]):
+            return
+        try:
+            check_segments(self.algorithm, self._unroll_length, chosen["mini_batch_length"])
+        except ValueError as error:
+            raise ValueError(f"The behavior {self.name!r} cannot learn so: {error}") from None
 
     def prepare(self, arguments: Mapping[str, Any]) -> None:
         """See `OffPolicyAlgorithm.prepare`."""

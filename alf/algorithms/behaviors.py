@@ -304,6 +304,11 @@ class Behaviors(OffPolicyAlgorithm):
         for part in self._parts:
             part.observe(exp)
 
+    def check_segments(self, arguments: Mapping[str, Any]) -> None:
+        """Raises ValueError where a behavior cannot learn from whole segments as `train`, called with `arguments`, asks for."""
+        for part in self._parts:
+            part.check_segments(arguments)
+
     def prepare(self, arguments: Mapping[str, Any]) -> None:
         """Traces what every behavior runs on samples."""
         for part in self._parts:

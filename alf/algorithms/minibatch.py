@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep
 from alf.utils import nest_utils, rng
 from alf.utils.common import check_sizes, flat, reset_state_at_first
+
+if TYPE_CHECKING:
+    from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 
 _SHORT = (tf.uint8, tf.int8, tf.uint16, tf.int16)
 
@@ -40,6 +44,31 @@ def plan(batch: int, length: int, num_updates: int, mini_batch_size: int | None,
     sequences = batch * length // sequence_length
     size = sequences if mini_batch_size is None else mini_batch_size
     return Plan(sequences, sequence_length, min(size, sequences), num_updates)
+
+
+def check_segments(
+    algorithm: OffPolicyAlgorithm, unroll_length: int, mini_batch_length: int | None, where: str = ""
+) -> None:
+    """Checks the sizes of segments that are learned from as a whole, before there are any.
+
+    Args:
+      algorithm: what learns.
+      unroll_length: steps in a segment, and one more behind it to look at.
+      mini_batch_length: of them in a sequence, None for all.
+      where: what is before the names of both sizes in messages.
+
+    Raises:
+      ValueError: the segments cannot be cut into such sequences, or these are too short.
+    """
+    length = plan(1, unroll_length, 1, None, mini_batch_length).length
+    # The row behind a sequence is there to look at.
+    ahead = algorithm.least_sample_length - 1
+    if length < ahead:
+        size = "unroll_length" if mini_batch_length is None else "mini_batch_length"
+        raise ValueError(
+            f"{algorithm.learner.name} looks {ahead} steps ahead from the first of each sequence that it learns from, and "
+            f"{where}{size}={length} is fewer: set it to at least {ahead}."
+        )
 
 
 def _bootstrap_row(experience: Experience) -> Experience:

@@ -73,10 +73,7 @@ class OffPolicyTrainer(Trainer):
                     _check_cutting(use, config, self.algorithm.acts)
         if config.samples_per_insert is not None:
             self.algorithm.steps_of_an_update(self._training())
-        # Behaviors have sizes of their own, and streams of other lengths.
-        once = config.whole_replay_buffer_training and config.clear_replay_buffer
-        if once and self.algorithm.acts and not isinstance(self.algorithm, Behaviors):
-            self._check_whole_batches()
+        self._check_segments()
         return driver
 
     def _tell_of_no_memory(self) -> None:
@@ -99,18 +96,14 @@ class OffPolicyTrainer(Trainer):
             if isinstance(use.memory, PrioritizedReplay):
                 use.memory.priorities.check(use.length)
 
-    def _check_whole_batches(self) -> None:
-        """Raises ValueError where the segments cannot be cut into the sequences asked for, or these are too short."""
-        config = self._config
-        plan = minibatch.plan(1, config.unroll_length, 1, None, config.mini_batch_length)
-        # The row behind a sequence is there to look at.
-        least = self.algorithm.least_sample_length - 1
-        if plan.length < least:
-            size = "unroll_length" if config.mini_batch_length is None else "mini_batch_length"
-            raise ValueError(
-                f"{self.algorithm.learner.name} looks {least} steps ahead from the first of each sequence that it learns from, "
-                f"and TrainerConfig.{size}={plan.length} is fewer: set it to at least {least}."
-            )
+    def _check_segments(self) -> None:
+        """Raises ValueError where segments that are learned from as a whole cannot be, with the sizes asked for."""
+        config, algorithm = self._config, self.algorithm
+        if isinstance(algorithm, Behaviors):
+            algorithm.check_segments(self._training())
+        elif config.whole_replay_buffer_training and config.clear_replay_buffer and algorithm.acts:
+            sizes = config.unroll_length, config.mini_batch_length
+            minibatch.check_segments(algorithm, *sizes, where="TrainerConfig.")
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:
         """Calls `collect` once, and again until there is enough to learn from; returns the steps. A signal may end it.

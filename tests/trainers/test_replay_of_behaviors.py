@@ -187,3 +187,36 @@ def test_what_the_loss_of_a_behavior_lacks_is_told_before_anything_is_collected(
     with pytest.raises(ValueError, match=r"needs LossInfo\.priority"):
         trainer.train()
     assert trainer.algorithm.by_name["runner"].exp_replayer.total_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("chaser", "said"),
+    [
+        (ppo(mini_batch_length=3), "mini_batch_length=3 does not divide the 4 steps"),
+        (
+            ppo(unroll_length=5, cut_episodes="drop", mini_batch_length=2),
+            "mini_batch_length=2 does not divide the 5 steps",
+        ),
+        (
+            dqn(whole_replay_buffer_training=True, mini_batch_size=None, mini_batch_length=2),
+            r"DqnAlgorithm looks 3 steps ahead.* and mini_batch_length=2 is fewer: .* at least 3",
+        ),
+        (
+            dqn(
+                whole_replay_buffer_training=True,
+                mini_batch_size=None,
+                mini_batch_length=None,
+                unroll_length=2,
+                cut_episodes="drop",
+            ),
+            r"DqnAlgorithm looks 3 steps ahead.* and unroll_length=2 is fewer",
+        ),
+    ],
+    ids=["cut", "own", "ahead", "short"],
+)
+def test_segments_that_a_behavior_cannot_learn_from_are_told_before_anything_is_collected(pursuit, chaser, said):
+    gin.bind_parameter("OneStepTDLoss.n_step", 3)
+    trainer = pursuit(chaser, ppo(), initial_collect_steps=20_000, mini_batch_length=None)
+    with pytest.raises(ValueError, match=f"behavior 'chaser'.*{said}"):
+        trainer.train()
+    assert not trainer.initialized, "what is wrong is the configuration"
