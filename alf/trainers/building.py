@@ -30,6 +30,10 @@ _OF_ACTIONS = {
     "Only float actions are supported by this network": (
         "Deterministic actors, as of DDPG, TD3 and SARSA, need continuous actions, got {}: use SAC, DQN or PPO."
     ),
+    "Only a single action is supported": (
+        "TF-Agents' ActorNetwork and CriticNetwork take actions of one part, got {}: use PPO, or SAC with the "
+        "CriticNetwork of alf.networks."
+    ),
     "Network only supports action_specs with shape": (
         "A network of the values of actions, such as QNetwork, takes one discrete choice at a time, got {}: use PPO, with "
         "MultiCategoricalProjectionNetwork where the choices have different numbers of values."

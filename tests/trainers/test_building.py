@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tf_agents.agents.ddpg.actor_network import ActorNetwork as TfAgentsActorNetwork
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.networks.q_network import QNetwork
@@ -95,6 +96,11 @@ def test_actions_that_a_network_does_not_take_are_told() -> None:
         network = ActorDistributionNetwork(observation_spec, action_spec, continuous_projection_net=project)
         return network.create_variables()
 
+    def one_part(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        return TfAgentsActorNetwork(observation_spec, action_spec)
+
+    with pytest.raises(ValueError, match=r"take actions of one part, got .*: use PPO, or SAC with"):
+        _built(spaces.Dict({"x": _VECTOR, "y": _VECTOR}), one_part)
     with pytest.raises(ValueError, match=r"takes one discrete choice at a time, got .*: use PPO"):
         _built(spaces.MultiDiscrete([3, 3]), values)
     with pytest.raises(ValueError, match=r"(?s)takes actions of one axis .*: bind its state_dependent_std = False"):
