@@ -209,12 +209,20 @@ def _spec(space: spaces.Space, name: str, box_spec: Callable[[spaces.Box, str], 
         return array_spec.BoundedArraySpec((), np.int64, low, low + int(space.n) - 1, name)
     if isinstance(space, spaces.MultiDiscrete):
         start = np.zeros(space.shape, np.int64) if acts else np.asarray(space.start, np.int64)
-        return array_spec.BoundedArraySpec(space.shape, np.int64, start, start + space.nvec - 1, name)
+        return _whole_number_spec(space.shape, start, start + space.nvec - 1, name)
     raise ValueError(
         f"The {name} space is a {type(space).__name__}, which alf cannot turn into arrays of one shape: use Box, "
         "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, for example through a gymnasium wrapper that flattens it. What "
         "is part of a Dict can be left out by alf.environments.wrappers.SelectFields; texts are made numbers by TextToBytes."
     )
+
+
+def _whole_number_spec(
+    shape: tuple[int, ...], low: np.ndarray, high: np.ndarray, name: str
+) -> array_spec.BoundedArraySpec:
+    if shape == (1,):  # TF-Agents' CategoricalQNetwork takes bounds that are no arrays.
+        low, high = low[0], high[0]
+    return array_spec.BoundedArraySpec(shape, np.int64, low, high, name)
 
 
 def _float32_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
@@ -230,8 +238,7 @@ def _box_observation_spec(space: spaces.Box, name: str) -> array_spec.BoundedArr
 
 def _box_action_spec(space: spaces.Box, name: str) -> array_spec.BoundedArraySpec:
     if np.issubdtype(space.dtype, np.integer):
-        low, high = space.low.astype(np.int64), space.high.astype(np.int64)
-        return array_spec.BoundedArraySpec(space.shape, np.int64, low, high, name)
+        return _whole_number_spec(space.shape, space.low.astype(np.int64), space.high.astype(np.int64), name)
     low, high = _float32_bounds(space)
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)

@@ -11,9 +11,11 @@ import pytest
 from gymnasium import spaces
 from tf_agents.agents.ddpg.actor_network import ActorNetwork as TfAgentsActorNetwork
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.categorical_q_network import CategoricalQNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.networks.q_network import QNetwork
 
+from alf.algorithms.categorical_dqn_algorithm import CategoricalDqnAlgorithm
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
@@ -153,7 +155,7 @@ def test_a_part_without_numbers_is_told(space: spaces.Space, told: str) -> None:
         _built_for(space, preprocessing_combiner=FlattenAndConcatenate())
 
 
-def test_actions_of_few_bits_are_learned_as_those_of_many() -> None:
+def test_actions_of_few_bits_or_one_choice_are_learned_as_others() -> None:
     def values(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
         return DqnAlgorithm(observation_spec, action_spec, QNetwork(observation_spec, action_spec))
 
@@ -161,8 +163,15 @@ def test_actions_of_few_bits_are_learned_as_those_of_many() -> None:
         networks = ActorNetwork(observation_spec, action_spec), CriticNetwork((observation_spec, action_spec))
         return DdpgAlgorithm(observation_spec, action_spec, *networks)
 
+    def chances(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        return CategoricalDqnAlgorithm(
+            observation_spec, action_spec, CategoricalQNetwork(observation_spec, action_spec)
+        )
+
     for space, make in (
         (spaces.Box(0, 255, (1,), np.uint8), values),
+        (spaces.Box(0, 3, (1,), np.uint8), chances),
+        (spaces.MultiDiscrete([3]), chances),
         (spaces.Box(-1.0, 1.0, (2,), np.float16), actions),
     ):
         assert _built(space, make).experience_spec.action.shape == space.shape
