@@ -135,6 +135,9 @@ def check_spaces(observation_space: gymnasium.Space, action_space: gymnasium.Spa
                     f"{leaf.name} has no finite bounds: give its Box low and high, so that actions can be scaled and clipped.",
                 )
             )
+    told = spaces.without_numbers(observation)
+    if told is not None:
+        findings.append(Finding("size", WARN, told))
     if not has_agents(observation_space) and one_hot_space(observation_space) != observation_space:
         findings.append(
             Finding(

@@ -11,6 +11,8 @@ from gymnasium import spaces
 from gymnasium.wrappers import AtariPreprocessing, MaxAndSkipObservation
 from tf_agents.specs import array_spec
 
+from alf.utils import nest_utils
+
 Nest = Any
 
 # Of a number in TensorFlow.
@@ -55,6 +57,18 @@ def observation_spec(space: spaces.Space) -> Nest:
         dtype that TensorFlow does not have, or a Dict whose names are of several kinds.
     """
     return _spec(space, "observation", _box_observation_spec)
+
+
+def without_numbers(spec: Nest) -> str | None:
+    """A sentence on what in the spec of an observation has size 0, which TF-Agents' networks do not take; None for nothing."""
+    for path, leaf in nest_utils.paths(spec):
+        if 0 in leaf.shape:
+            what = f"observation's part '{'.'.join(path)}'" if path else "observation"
+            return (
+                f"The {what} has no numbers, of shape {tuple(leaf.shape)}: have the environment leave it out, as "
+                "gymnasium.wrappers.FilterObservation does with parts of a Dict."
+            )
+    return None
 
 
 def action_spec(space: spaces.Space) -> Nest:

@@ -17,8 +17,9 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import check_constructor
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS
+from alf.environments.spaces import without_numbers
 from alf.trainers.config import TrainerConfig
-from alf.utils import common, mixed_precision, nest_utils
+from alf.utils import common, mixed_precision
 
 # TF-Agents' words, and what a user of alf can do.
 _OF_ACTIONS = {
@@ -56,7 +57,9 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
     """
     mixed_precision.use(config.mixed_precision)
     common.set_global_env(env)
-    _check_has_numbers(env.observation_spec())
+    told = without_numbers(env.observation_spec())
+    if told is not None:
+        raise ValueError(told)
     _tell_of_numbers(env.observation_spec())
     ctor = algorithm_ctor(config)
     try:
@@ -78,17 +81,6 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         summarize_action_distributions=config.summarize_action_distributions,
     )
     return algorithm
-
-
-def _check_has_numbers(spec: Any) -> None:
-    """Refuses observations, or parts of them, of size 0, which TF-Agents' networks do not take beside others either."""
-    for path, leaf in nest_utils.paths(spec):
-        if 0 in leaf.shape:
-            what = f"observation's part '{'.'.join(path)}'" if path else "observation"
-            raise ValueError(
-                f"The {what} has no numbers, of shape {tuple(leaf.shape)}: have the environment leave it out, as "
-                "gymnasium.wrappers.FilterObservation does with parts of a Dict."
-            )
 
 
 def _tell_of_numbers(spec: Any) -> None:

@@ -65,6 +65,29 @@ def test_numbers_of_states_are_told():
     assert "numbers" not in shown
 
 
+def test_observations_without_numbers_are_told():
+    class Blind(Walk):
+        observation_space = gymnasium.spaces.Dict(
+            {"x": Walk.observation_space, "no": gymnasium.spaces.Box(0, 1, (3, 0))}
+        )
+
+        def reset(self, *, seed=None, options=None):
+            x, info = super().reset(seed=seed)
+            return {"x": x, "no": np.zeros((3, 0), np.float32)}, info
+
+        def step(self, action):
+            x, *rest = super().step(action)
+            return {"x": x, "no": np.zeros((3, 0), np.float32)}, *rest
+
+    found = findings_of(Blind)
+    assert found["size"] == (
+        WARN,
+        "The observation's part 'no' has no numbers, of shape (3, 0): have the environment leave it out, as "
+        "gymnasium.wrappers.FilterObservation does with parts of a Dict.",
+    )
+    assert not fails(found)
+
+
 def test_closing_that_fails_ends_no_check(logged):
     class Shut(Walk):
         def close(self):
