@@ -92,7 +92,7 @@ def run_episodes(
             logging.info(
                 "%d of %d episodes have ended; the longest that goes on has %d steps.", ended, num_episodes, longest
             )
-        return recorder.done or recorder.longest_open() > max_steps_per_episode
+        return recorder.done or recorder.longest_open() >= max_steps_per_episode
 
     time_step, _ = driver.predict_until(over)
     recorder.finish(time_step)

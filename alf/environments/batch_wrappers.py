@@ -46,6 +46,11 @@ class BatchWrapper(BatchedEnvironment):
         return self._env.lives
 
     @property
+    def waited_until(self) -> float:
+        """That of the wrapped environment."""
+        return self._env.waited_until
+
+    @property
     def frames_per_step(self) -> int:
         """That of the wrapped environment."""
         return self._env.frames_per_step

@@ -254,7 +254,7 @@ class Evaluator:
         def over() -> bool:
             nonlocal stopped
             stopped = stopped or should_stop()
-            return stopped or recorder.done or recorder.longest_open() > max_episode_steps
+            return stopped or recorder.done or recorder.longest_open() >= max_episode_steps
 
         time_step, _ = self._driver.predict_until(over)
         if stopped:

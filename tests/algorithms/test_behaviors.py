@@ -121,6 +121,7 @@ def test_behaviors_have_algorithms_replayers_and_sizes_of_their_own():
     assert runner.exp_replayer.total_steps == 4 * 4 * 8
     assert int(algorithm.iterations) == int(chaser.iterations) == int(runner.iterations) == 4
     assert {key.split("/")[0] for key in algorithm.last_train_metrics} == {"chaser", "runner"}
+    assert int(chaser._seed) == 11 != int(runner._seed), "the first as if it were alone, the others otherwise"
 
 
 @pytest.mark.parametrize(

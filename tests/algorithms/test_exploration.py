@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.agent import Agent
 from alf.algorithms.exploration import (
     ActionExploration,
     Boltzmann,
@@ -214,3 +215,11 @@ def test_a_schedule_is_published_with_the_weights() -> None:
     schedule = LinearSchedule(1.0, 0.0, 64)
     _, algorithm = _dqn(schedule)
     assert schedule._clock.ref() in {v.ref() for v in algorithm.acting_variables()}
+
+
+def test_schedules_inside_of_a_shell_stand_still_with_it() -> None:
+    _, algorithm = _dqn(LinearSchedule(1.0, 0.0, 64))
+    shell = Agent(algorithm.observation_spec, algorithm.action_spec, lambda **_: algorithm)
+    for stands in (True, False):
+        shell.exploration_stands = stands
+        assert algorithm.exploration_stands is stands

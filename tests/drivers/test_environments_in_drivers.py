@@ -14,6 +14,7 @@ from tf_agents.trajectories import time_step as ts
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import PolicyStep
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.collector import driver_seeds
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batch_wrappers import BatchWrapper
 from alf.environments.crash_isolation import RestartingEnvironment
@@ -231,6 +232,15 @@ def test_no_random_number_is_drawn_twice(stepping: str, actors: int) -> None:
     samples = np.concatenate(drawn)
     assert len(samples) == 24 * 2 * 5 * 2
     assert len(np.unique(samples, axis=0)) == len(samples)
+
+
+def test_seeds_of_a_driver_are_others_after_a_resume() -> None:
+    algorithm = CountingAlgorithm(make_envs(1, 2)[0])
+    states = []
+    for iterations in (0, 3, 3):
+        algorithm.iterations.assign(iterations)
+        states.append(driver_seeds(5, algorithm).generate_state(4).tolist())
+    assert states[0] != states[1] == states[2]
 
 
 def test_errors_name_the_stream_by_its_number_among_all() -> None:

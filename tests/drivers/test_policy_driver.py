@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from alf.data_structures import TimeStep
+from alf.data_structures import PolicyStep, TimeStep
 from alf.drivers import policy_driver
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.testing import CountingEnvironment
@@ -68,6 +68,8 @@ def test_both_ways_play_the_same(monkeypatch):
         time_step, state = driver.predict(2 * STEPS)
         assert len(steps) == STEPS
         _check(steps)
+        # The state counts the steps of the episode that were acted at.
+        np.testing.assert_array_equal(state, steps[-1].observation[:, 2] + 1)
         played[way] = {**_flat(steps), "state": state.numpy(), "prev_action": time_step.prev_action.numpy()}
     for name, value in played["host"].items():
         np.testing.assert_array_equal(value, played["graph"][name], err_msg=name)
@@ -112,9 +114,49 @@ def test_it_ends_after_the_step_that_ends_it(last, stepping):
 
 def test_whole_episodes(stepping):
     driver, steps = _driver()
-    driver.run_episodes(STEPS // 4)
-    ends = np.cumsum([np.count_nonzero((s.next_step_type == 2) & (s.step_type != 2)) for s in steps])
-    assert ends[-2] < STEPS // 4 <= ends[-1]
+    ended = 0
+    for _ in range(2):
+        before = len(steps)
+        driver.run_episodes(STEPS // 4)
+        ends = np.cumsum([np.count_nonzero((s.next_step_type == 2) & (s.step_type != 2)) for s in steps[before:]])
+        assert ends[-2] < STEPS // 4 <= ends[-1]
+        ended += ends[-1]
+    assert int(driver.get_metrics()[0].result()) == ended
+
+
+def test_what_is_played_after_a_restart_is_that_of_a_new_driver(stepping):
+    driver, steps = _driver()
+    driver.predict(10)
+    steps.clear()
+    driver.restart(make_envs(1, 2)[0], 3)
+    driver.predict(2 * STEPS)
+    new, expected = _driver()
+    new.predict(2 * STEPS)
+    for name, value in _flat(steps).items():
+        np.testing.assert_array_equal(value, _flat(expected)[name], err_msg=name)
+
+
+class Asked(CountingAlgorithm):
+    """Its actions tell what it was asked for: 1 to act, or eight times the chance of a sampled action to play."""
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> PolicyStep:
+        step = super().rollout(time_step, state, mode)
+        return step._replace(action=tf.ones_like(step.action))
+
+    def predict(self, inputs: Any, state: Any = None, epsilon_greedy: float = 0.0) -> PolicyStep:
+        step = super().rollout(inputs, state, PolicyDriver.ON_POLICY_TRAINING)
+        return step._replace(action=tf.fill(tf.shape(step.action), tf.constant(int(8 * epsilon_greedy), tf.int64)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "action"),
+    [(PolicyDriver.PREDICT, 4), (PolicyDriver.ON_POLICY_TRAINING, 1), (PolicyDriver.OFF_POLICY_TRAINING, 1)],
+)
+def test_it_plays_or_acts_as_it_is_told(mode, action):
+    env = make_envs(1, 2)[0]
+    steps: list[Any] = []
+    PolicyDriver(env, Asked(env), [steps.append], epsilon_greedy=0.5, mode=mode).predict(8)
+    np.testing.assert_array_equal(_flat(steps)["action"], np.full((4, 2), action))
 
 
 class Failing(CountingEnvironment):

@@ -217,6 +217,16 @@ def test_on_policy_driver_trains_every_interval_on_what_it_acted() -> None:
         driver.run(5, time_step._replace(), state)
 
 
+def test_on_policy_driver_may_only_collect() -> None:
+    env = make_envs(1, 2)[0]
+    algorithm = CountingAlgorithm(env)
+    driver = OnPolicyDriver(env, algorithm, training=False, train_interval=5, random_seed=1)
+    assert driver.run(max_num_steps=20)[2] == 20
+    driver.stop()
+    assert int(algorithm.iterations) == 0
+    check_batches(algorithm.batches, True)
+
+
 def test_on_policy_driver_refuses_segments_shorter_than_its_targets_look_ahead() -> None:
     env = PolicyUnittestEnv(4, 5, seed=0)
     algorithm = make("dqn", *specs_of(env), critic_loss=OneStepTDLoss(0.9, n_step=5))

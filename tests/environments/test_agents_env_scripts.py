@@ -188,20 +188,33 @@ def test_agents_see_their_group() -> None:
         Turn({"a": 3.0, "b": 4.0}, alive=["a", "b"]),
         Turn({"a": 5.0, "b": 6.0}, terminated=["b"]),
         Turn({"a": 7.0, "c": 8.0}),
+        Turn({"a": 9.0, "c": 10.0}, truncated=["c"]),
+        Turn({"a": 11.0}),
     ]
     env = AgentsEnv(Scripted(turns), slots={"agent": 3}, with_group=True)
     observation, _ = env.reset()
     seen = [observation]
-    for _ in range(3):
+    for _ in turns[1:]:
         seen.append(env.step({"agent": np.zeros(3, int)})[0])
     assert all(env.observation_space.contains(observation) for observation in seen)
     values = [observation["agent"]["observation"] for observation in seen]
-    assert [value["own"].tolist() for value in values] == [[1, 2, 0], [3, 4, 0], [5, 6, 0], [7, 8, 0]]
-    # Who has terminated is not alive, at once.
-    groups = [[1, 2, 0], [3, 4, 0], [5, 0, 0], [7, 8, 0]]
+    expected = [[1, 2, 0], [3, 4, 0], [5, 6, 0], [7, 8, 0], [9, 10, 0], [11, 0, 0]]
+    assert [value["own"].tolist() for value in values] == expected
+    # Who has terminated is not alive, at once; who was truncated is, for what its last step is worth.
+    groups = [[1, 2, 0], [3, 4, 0], [5, 0, 0], [7, 8, 0], [9, 10, 0], [11, 0, 0]]
     for value, group in zip(values, groups, strict=True):
         assert value["group"].tolist() == [group] * 3
         assert value["alive"].tolist() == [[float(v != 0) for v in group]] * 3
+
+
+def test_a_reward_that_was_not_told_ends_with_an_episode_that_is_broken_off() -> None:
+    both = {"a": 1.0, "b": 1.0}
+    turns = [Turn(both), Turn({"b": 2.0}, {"a": 5.0, "b": 1.0}, alive=["a", "b"]), Turn(both), Turn(both, both)]
+    env = AgentsEnv(Scripted(turns), slots={"agent": 2})
+    for _ in range(2):
+        env.reset()
+        observation = env.step({"agent": np.zeros(2, int)})[0]
+    assert observation["agent"]["reward"].tolist() == [1.0, 1.0]
 
 
 class Mixed(Scripted):

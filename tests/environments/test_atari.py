@@ -33,17 +33,18 @@ _SIZE = 12
 class FlickeringGame(gymnasium.Env):
     """Looks like ALE; frame f shows its number in one of two alternating places, so that maxima of two show both.
 
-    A life lasts `life` frames in which something but NOOP is pressed; there are 3. Each frame earns 1.
+    A life lasts `life` frames in which something but NOOP is pressed; there are 3. Each frame earns 1. A game is
+    truncated after `limit` frames.
     """
 
     _frameskip = 1
 
-    def __init__(self, life: int = 9, meanings: list[str] | None = None) -> None:
+    def __init__(self, life: int = 9, meanings: list[str] | None = None, limit: int = 10_000) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 255, (_SIZE, _SIZE, 3), np.uint8)
         self.meanings = meanings or _MEANINGS
         self.action_space = gymnasium.spaces.Discrete(len(self.meanings))
         self.ale = self
-        self.life, self.actions, self.pressed = life, [], 0
+        self.life, self.limit, self.actions, self.pressed = life, limit, [], 0
 
     def get_action_meanings(self) -> list[str]:
         return self.meanings
@@ -69,12 +70,12 @@ class FlickeringGame(gymnasium.Env):
         self.actions.append(int(action))
         self.pressed += action != _NOOP
         observation = np.zeros((_SIZE, _SIZE, 3), np.uint8)
-        return observation, 1.0, self.lives() == 0, False, {"lives": self.lives()}
+        return observation, 1.0, self.lives() == 0, len(self.actions) >= self.limit, {"lives": self.lives()}
 
 
 def _game(**kwargs: Any) -> tuple[DMAtariPreprocessing, FlickeringGame]:
     _needs("cv2")
-    game = FlickeringGame(**{n: kwargs.pop(n) for n in ("life", "meanings") if n in kwargs})
+    game = FlickeringGame(**{n: kwargs.pop(n) for n in ("life", "meanings", "limit") if n in kwargs})
     return DMAtariPreprocessing(game, screen_size=_SIZE, **kwargs), game
 
 
@@ -118,8 +119,10 @@ def test_a_step_holds_the_action_and_shows_the_brighter_of_the_last_two_frames(s
     assert env.metadata["frames_per_step"] == skip
 
 
-def test_the_button_is_pressed_after_a_lost_life_and_the_game_goes_on() -> None:
-    env, game = _game(noop_max=0, life=20)
+# With the short one the first step already loses a life.
+@pytest.mark.parametrize("life", [20, 7])
+def test_the_button_is_pressed_after_a_lost_life_and_the_game_goes_on(life: int) -> None:
+    env, game = _game(noop_max=0, life=life)
     env.reset(seed=0)
     lives, lost, terminated = 3, 0, False
     while not terminated:
@@ -137,6 +140,14 @@ def test_the_button_is_pressed_after_a_lost_life_and_the_game_goes_on() -> None:
         lives = info["lives"]
     assert lost == 2
     assert env.step(_NOOP)[0].shape == (_SIZE, _SIZE, 1)
+
+
+def test_no_button_is_pressed_behind_the_time_limit() -> None:
+    env, game = _game(noop_max=0, life=7, limit=8)
+    env.reset(seed=0)
+    _, _, terminated, truncated, info = env.step(_RIGHT)
+    assert (terminated, truncated, info["lives"]) == (False, True, 2), "a life is lost on the last step"
+    assert game.actions == [_FIRE] * 4 + [_RIGHT] * 4
 
 
 def test_a_stack_goes_on_over_a_lost_life_and_begins_anew_with_a_game() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import gin
 import gymnasium
+import numpy as np
 import pytest
 
 from alf.environments import create_environment, suite_atari, suite_gym
 from alf.environments.batch_wrappers import BatchWrapper, NonEpisodicAgent
+from alf.environments.grouped_rows import GroupedRows
+from alf.environments.testing import CountingEnvironment
 from alf.environments.wrappers import FrameStack, RandomFirstEpisodeLength
 from tests.environments.toy_environments import ToyEnv
 
@@ -46,6 +49,57 @@ def test_partials_of_gymnasium_wrappers_are_moved_too() -> None:
     cut = functools.partial(RandomFirstEpisodeLength, random_length_range=5)
     made = suite_gym.load(ToyEnv, env_wrappers=[cut]).make_one(0)
     assert _layers(made) == ["RandomFirstEpisodeLength"]
+
+
+class _Telling(CountingEnvironment):
+    """Tells of everything what no other environment does, and keeps what it is told."""
+
+    told: tuple[str, ...] = ()
+
+    def before_building(self) -> None:
+        self.told += ("before_building",)
+
+    def after_building(self) -> None:
+        self.told += ("after_building",)
+
+    def enter_phase(self, phase: str) -> None:
+        self.told += (phase,)
+
+
+def test_a_wrapper_of_batches_passes_everything_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    tells = {
+        "restarts": 3,
+        "cuts": 5,
+        "successes": np.array([True, False]),
+        "lives": np.array([2, 1]),
+        "waited_until": 11.0,
+        "frames_per_step": 7,
+    }
+    for name, value in tells.items():
+        monkeypatch.setattr(_Telling, name, value)
+    inner = _Telling(2)
+    env = BatchWrapper(inner)
+    assert {name: getattr(env, name) for name in tells} == tells
+    env.before_building()
+    env.after_building()
+    env.enter_phase("test")
+    assert inner.told == ("before_building", "after_building", "test")
+
+
+def test_a_group_of_rows_earns_what_they_do_and_never_ends() -> None:
+    rows = CountingEnvironment(4, episode_lengths=(1, 2))
+    env = GroupedRows(CountingEnvironment(4, episode_lengths=(1, 2)), 2)
+    rows.reset()
+    env.reset()
+    for _ in range(5):
+        row = rows.step(np.arange(4))
+        group = env.step({"agent": np.arange(4).reshape(2, 2)})
+        agents = group.observation["agent"]
+        for field in ("step_type", "reward", "discount"):
+            np.testing.assert_array_equal(agents[field], getattr(row, field).reshape(2, 2))
+        np.testing.assert_array_equal(group.reward, row.reward.reshape(2, 2).sum(1))
+        assert (group.step_type == 1).all()
+        assert (group.discount == 1).all()
 
 
 def _gives_nothing(env: Any) -> Any:

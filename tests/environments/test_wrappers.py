@@ -169,13 +169,23 @@ def test_bad_arguments_are_explained(make: Any, match: str) -> None:
         make()
 
 
-def test_frame_skip_adds_rewards_up_and_stops_at_the_end() -> None:
-    env = wrappers.FrameSkip(Frames(), 3)
+class TruncatedFrames(Frames):
+    """Whose episodes end by truncation."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, ended, _, info = super().step(action)
+        return observation, reward, False, ended, info
+
+
+@pytest.mark.parametrize("kind", [Frames, TruncatedFrames])
+def test_frame_skip_adds_rewards_up_and_stops_at_the_end(kind: type[Frames]) -> None:
+    env = wrappers.FrameSkip(kind(), 3)
     env.reset()
     for episode in range(1, 8):
         taken, ended = 0, False
         while not ended:
-            observation, reward, ended, _, _ = env.step(1)
+            observation, reward, terminated, truncated, _ = env.step(1)
+            ended = terminated or truncated
             skipped = min(3, episode - taken)
             taken += skipped
             assert reward == 2.0 * skipped

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alf.metrics.agent_episodes import AgentEpisodes, AgentStreams
+from alf.metrics.agent_episodes import MOST_SLOTS, AgentEpisodes, AgentStreams
 
 FIRST, MID, LAST, IDLE = range(4)
 SLOTS = {"chaser": 2, "runner": 1}
@@ -97,10 +97,10 @@ def test_equal_to_a_double_loop(seed, threads, batch, segments):
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**31), rows=st.integers(1, 60))
-def test_averages_are_over_the_last_episodes(seed, rows):
-    env, found = _streams(seed, 1, 2, rows)
-    episodes = AgentEpisodes(SLOTS, 1, 2)
+@given(seed=st.integers(0, 2**31), rows=st.integers(1, 60), batch=st.sampled_from([2, 11]))
+def test_averages_are_over_the_last_episodes(seed, rows, batch):
+    env, found = _streams(seed, 1, batch, rows)
+    episodes = AgentEpisodes(SLOTS, 1, batch)
     # As PolicyDriver calls it, with single steps [B].
     for t in range(rows):
         step = _segment(env, found, 0, t, t + 1)
@@ -112,7 +112,8 @@ def test_averages_are_over_the_last_episodes(seed, rows):
     for name, (types, rewards) in found.items():
         ended = _oracle(env[0], types[0], rewards[0])
         # Windows: the last max(B * K, 10) of a behavior, the last max(B, 10) of a slot.
-        returns, lengths = [e[3] for e in ended][-10:], [e[4] for e in ended][-10:]
+        window = max(batch * SLOTS[name], 10)
+        returns, lengths = [e[3] for e in ended][-window:], [e[4] for e in ended][-window:]
         assert (f"{name}/AverageReturn" in averages) == bool(ended)
         if ended:
             assert averages[f"{name}/AverageReturn"] == np.mean(returns)
@@ -120,7 +121,7 @@ def test_averages_are_over_the_last_episodes(seed, rows):
             assert averages[f"{name}/AverageEpisodeLength"] == np.mean(lengths)
             assert episodes.returns()[name] == (np.mean(returns), np.std(returns), len(returns))
         for k in range(SLOTS[name]):
-            mine = [e[3] for e in ended if e[2] == k][-10:]
+            mine = [e[3] for e in ended if e[2] == k][-max(batch, 10) :]
             told = averages.get(f"{name}/{k}/AverageReturn")
             # Of a behavior with one slot, nothing is told twice.
             assert told == (np.mean(mine) if mine and SLOTS[name] > 1 else None)
@@ -144,6 +145,16 @@ def test_a_saved_state_goes_on_where_it_was(seed, before, after):
     for episodes in (whole, resumed):
         feed(episodes, before, before + after)
     assert resumed.scalars() == whole.scalars()
+
+
+def test_slots_are_told_apart_up_to_a_number():
+    for count in (MOST_SLOTS, MOST_SLOTS + 1):
+        episodes = AgentEpisodes({"crowd": count}, 1, 1)
+        for step_type in (FIRST, LAST):
+            crowd = {"step_type": np.full((1, count), step_type), "reward": np.ones((1, count))}
+            episodes(SimpleNamespace(step_type=np.array([step_type]), observation={"crowd": crowd}))
+        told = [name for name in episodes.averages() if name.count("/") == 2]
+        assert len(told) == (count if count == MOST_SLOTS else 0)
 
 
 def test_a_state_of_other_sizes_keeps_what_fits():

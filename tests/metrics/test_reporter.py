@@ -25,7 +25,9 @@ from alf.metrics.user_stats import Aggregation
 def _events(log_dir):
     """[(tag, step, value)] of every event file under log_dir."""
     found = []
-    for path in sorted(glob.glob(os.path.join(log_dir, "events.out.tfevents.*"))):
+    # Their names end in seconds and a number that counts on: as text, the tenth of a second is before the ninth.
+    numbers = lambda path: [int(part) for part in os.path.basename(path).split(".") if part.isdigit()]  # noqa: E731
+    for path in sorted(glob.glob(os.path.join(log_dir, "events.out.tfevents.*")), key=numbers):
         for record in tf.data.TFRecordDataset(path):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
@@ -261,6 +263,16 @@ def test_a_silent_stretch_tells_the_longest_open_episode(tmp_path):
     told = [row["Metrics/LongestOpenEpisode"] for row in _csv(tmp_path)]
     assert told == ["3.0", "", "0.0"]
     assert [row["episodes"] for row in _csv(tmp_path)] == ["0.0", "1.0", "1.0"]
+
+
+def test_steps_a_second_are_of_the_stretch_between_two_summaries(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("alf.metrics.reporter.time.monotonic", lambda: now[0])
+    with StatsReporter(str(tmp_path)) as reporter:
+        for iteration, (step, secs) in enumerate([(10, 4.0), (30, 5.0), (40, 1.0)]):
+            reporter.write(iteration, step)
+            now[0] += secs
+    assert [row["global_steps_per_sec"] for row in _csv(tmp_path)] == ["", "5.0", "2.0"]
 
 
 def test_time_shares_are_of_the_stretch_between_two_summaries(tmp_path, monkeypatch):

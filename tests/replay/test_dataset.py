@@ -161,10 +161,11 @@ def test_the_last_action_of_an_episode_may_be_written_as_anything(tmp_path: Any)
     steps, path = make_steps(), str(tmp_path / "d.npz")
     action = np.zeros([6, 2], np.float32)
     action[-1] = np.nan
-    dataset.write_dataset(path, steps._replace(action=action))
-    np.testing.assert_array_equal(
-        dataset.read_dataset(path, OBS, tf.TensorSpec([2], tf.float32)).action, np.zeros([6, 2])
-    )
+    chances = np.array([-1.0, -2.0, -3.0, -4.0, -5.0, np.nan], np.float32)
+    dataset.write_dataset(path, steps._replace(action=action, log_probability=chances))
+    read = dataset.read_dataset(path, OBS, tf.TensorSpec([2], tf.float32))
+    np.testing.assert_array_equal(read.action, np.zeros([6, 2]))
+    np.testing.assert_array_equal(read.log_probability, [-1.0, -2.0, -3.0, -4.0, -5.0, -5.0])
 
 
 def test_cut_off_episodes_are_refused(tmp_path: Any) -> None:

@@ -94,6 +94,7 @@ def test_stacks_come_back_as_they_were(cls: Any, axis: int, lengths: tuple[int, 
         np.testing.assert_array_equal(sample.experience.observation["image"], expected)
         oldest = max(0, play.number - 13) + STACK - 1
         assert set(numbers[:, 0]) == set(range(oldest, play.number - 2)), "all that have their frames, and no others"
+    assert replayer.num_sequences(3) == replayer.capacity(3), "a full memory has as many as there can be"
 
 
 def test_what_is_no_stack_is_refused() -> None:

@@ -108,6 +108,13 @@ def test_goals_are_of_the_future_of_the_same_episode(length: int, capacity: int,
             np.testing.assert_allclose(shares, 1.0 / possible_count, atol=0.08)
 
 
+def test_balanced_draws_every_stream_equally_often() -> None:
+    replayer, _ = filled(100, balanced=True)
+    sample = replayer.sample(replayer.view(7), 10_000, 7, tf.constant([3, 4]))
+    # Of 34 sequences in one stream, and of 24 in the other.
+    assert abs(np.count_nonzero(sample.stream.numpy() == 0) - 5000) < 4 * np.sqrt(10_000 / 4)
+
+
 def test_what_is_held_is_not_changed() -> None:
     replayer, _ = filled(100, share=1.0)
     replayer.sample(replayer.view(2), 100, 2, tf.constant([3, 4]))

@@ -73,6 +73,10 @@ def test_new_sequences_have_the_highest_priority_so_far() -> None:
     replayer.view(2)
     np.testing.assert_allclose(tree.get(tf.range(6, dtype=tf.int64)), [5, 0.5, 5, 5, 0, 0], rtol=1e-6)
     assert float(tree.total()) == pytest.approx(15.5)
+    set_priorities(replayer, [0], [0.25])
+    observe(replayer, 5, 1)
+    replayer.view(2)
+    np.testing.assert_allclose(tree.get(tf.range(6, dtype=tf.int64)), [0.25, 0.5, 5, 5, 5, 0], rtol=1e-6)
 
 
 def test_what_is_cleared_is_never_drawn() -> None:

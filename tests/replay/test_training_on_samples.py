@@ -109,6 +109,21 @@ def test_loss_and_gradients_are_those_of_a_plain_loop(replayer: str, length: int
             np.testing.assert_allclose(found, list(expected.values()), rtol=1e-3)
 
 
+@pytest.mark.usefixtures("_eagerly")
+def test_each_training_takes_back_more_of_the_bias_of_priorities() -> None:
+    gin.parse_config(["PrioritizedReplay.beta = 0.0", "PrioritizedReplay.beta_iterations = 4"])
+    algorithm = RecordingQ("prioritized")
+    replay: Any = algorithm.exp_replayer
+    _observe(algorithm, 0, 17)
+    for call in range(1, 7):
+        replay.view(3)
+        priorities = replay.priorities.tree.get(tf.range(2 * replay.buffer.max_length, dtype=tf.int64)).numpy()
+        algorithm.train(mini_batch_size=8, mini_batch_length=3, **SAMPLES)
+        sample = algorithm.samples[-1]
+        drawn = priorities[(sample.stream * replay.buffer.max_length + sample.step).numpy()]
+        np.testing.assert_allclose(sample.weights, (drawn.min() / drawn) ** min(call / 4, 1.0), rtol=1e-5)
+
+
 @pytest.mark.parametrize("replayer", ["uniform", "prioritized"])
 def test_any_number_of_updates_and_any_fill_are_one_trace(replayer: str) -> None:
     algorithm = RecordingQ(replayer)
@@ -120,6 +135,15 @@ def test_any_number_of_updates_and_any_fill_are_one_trace(replayer: str) -> None
     assert len(algorithm.samples) == 1, "the sample was traced once"
     assert int(algorithm.iterations) == len(updates)
     assert int(algorithm.optimized_variables()[0][0].iterations) == sum(updates)
+
+
+@pytest.mark.usefixtures("_eagerly")
+def test_each_update_draws_a_sample_of_its_own() -> None:
+    algorithm = RecordingQ("uniform")
+    _observe(algorithm, 0, 17)
+    for _ in range(2):
+        algorithm.train(num_updates=3, mini_batch_size=8, mini_batch_length=3, **SAMPLES)
+    assert len({tuple(sample.step.numpy()) for sample in algorithm.samples}) == 6
 
 
 def test_one_step_sequences_are_trained_themselves() -> None:

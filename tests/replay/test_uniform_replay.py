@@ -126,8 +126,11 @@ def test_single_steps_make_runs_where_step_types_allow() -> None:
         replayer.observe(single_steps(streams, np.full(2, number)))
     # MID of an episode that ended meanwhile, then FIRST without a LAST before it.
     replayer.observe(single_steps(streams, np.full(2, 10)))
+    # LAST may follow on FIRST, MID on no LAST.
+    for number in (14, 16):
+        replayer.observe(single_steps(streams, np.full(2, number)))
     found = {tuple(s.number for s in sequence) for sequence in draws(replayer, 200, 2)}
-    assert found == {(i, i + 1) for i in range(6)}
+    assert found == {*((i, i + 1) for i in range(6)), (10, 14)}
 
 
 def test_new_environments_begin_new_runs() -> None:
@@ -140,13 +143,15 @@ def test_new_environments_begin_new_runs() -> None:
 
 def test_clear_forgets_and_goes_on() -> None:
     replayer = make(10)
-    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 4))
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 5))
+    assert (replayer.num_sequences(1), replayer.total_steps, replayer.num_episodes) == (10, 10, 2)
     replayer.clear()
-    assert (replayer.num_sequences(1), replayer.total_steps) == (0, 0)
+    assert (replayer.num_sequences(1), replayer.total_steps, replayer.num_episodes) == (0, 0, 0)
     with pytest.raises(ValueError, match="nothing to replay"):
         replayer.replay_all()
-    replayer.observe(segments(np.array([[0, 1]]), np.array([[4, 4]]), 4))
-    assert {s[0].number for s in draws(replayer, 100, 2)} == {4, 5, 6}
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[5, 5]]), 4))
+    assert {s[0].number for s in draws(replayer, 100, 2)} == {5, 6, 7}
+    assert replayer.num_episodes == 0
 
 
 def test_all_of_it_in_order_with_its_bootstrap() -> None:
@@ -184,6 +189,16 @@ def test_all_of_it_where_the_environments_were_changed_in_between() -> None:
     np.testing.assert_array_equal(exp.bootstrap.time_step.observation, [[0, 12], [1, 22]])
 
 
+def test_all_of_it_has_no_bootstrap_where_one_stream_has_none_of_its_environment() -> None:
+    replayer = make(4, 2)
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 4))
+    replayer.end_streams()
+    replayer.observe(segments(np.array([[1]]), np.array([[20]]), 2))
+    exp = replayer.replay_all()
+    assert exp.observation[:, :, 1].numpy().tolist() == [[0, 1, 2, 3], [2, 3, 20, 21]]
+    assert exp.bootstrap == ()
+
+
 def test_all_of_it_where_a_single_step_stands_between_two_gaps() -> None:
     replayer = make(6, 1)
     for first, length in ((1, 2), (21, 1), (31, 2)):
@@ -201,6 +216,8 @@ def test_too_little_is_said_and_never_an_error_of_the_generator(cls: Any) -> Non
         replayer.replay(19, 2)
     with pytest.raises(ValueError, match="at most 0"):
         replayer.replay(1, 11)
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 3))
+    assert [replayer.can_sample(size, 2) for size in (3, 4, 5)] == [True, True, False]
 
 
 def test_a_memory_of_more_steps_than_32_bits_count_holds_them() -> None:

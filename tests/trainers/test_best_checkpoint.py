@@ -122,6 +122,8 @@ def test_after_a_save_that_failed_the_best_of_the_others_is_saved(small_config, 
     best, records = _records(tmp_path)
     assert {step: record.reward for step, record in records.items()} == {1: 50.0, 3: 80.0, 4: 60.0}
     assert best.step == 3
+    judged = [(80.0, 5), (80.5, 0), (None, 0), (80.5, 1)]
+    assert [trainer._saver.is_best(*one) for one in judged] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(

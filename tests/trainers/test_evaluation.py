@@ -170,6 +170,13 @@ def test_a_dataset_has_whole_episodes_only(crash):
         np.testing.assert_array_equal(episode, np.arange(len(episode)))
 
 
+def test_a_dataset_has_as_many_episodes_of_each_row():
+    env = CountingEnvironment(3, episode_lengths=[1, 1, 9])
+    steps = record_episodes(CountingAlgorithm(env, recurrent=False), env, 3, random_seed=0)
+    # Row 0 has had two when row 2 has had its first.
+    np.testing.assert_array_equal(steps.observation[steps.step_type == 0], [[row, 0, 0] for row in range(3)])
+
+
 def test_fewer_episodes_than_rows():
     recorder = EpisodeRecorder(EnvironmentEpisodes(1), 3)
     _play(recorder, [[4], [1], [1]])
@@ -192,6 +199,20 @@ def test_success_by_return_or_by_what_the_environment_says(threshold, said, rate
     _play(recorder, [[2, 3]])
     assert recorder.result(0).success_rate == pytest.approx(rate, nan_ok=True)
     assert recorder.tells_success == (threshold is not None or said is not None)
+
+
+def test_success_is_of_the_row_whose_episode_has_ended():
+    recorder = EpisodeRecorder(EnvironmentEpisodes(3), 2, None, lambda: np.array([True, False]))
+    _play(recorder, [[2], [3]])
+    assert recorder.succeeded == [True, False, True]
+
+
+@pytest.mark.parametrize(("limit", "episodes"), [(5, 0), (6, 2)])
+def test_an_episode_is_waited_for_to_the_limit_and_no_longer(limit, episodes, tmp_path):
+    env = CountingEnvironment(2, episode_lengths=[6])
+    evaluator = Evaluator(env, CountingAlgorithm(env, recurrent=False), 0.0, 1, str(tmp_path))
+    assert evaluator.play(EnvironmentEpisodes(2), 0, limit).episodes == episodes
+    evaluator.close()
 
 
 def test_without_an_episode_there_are_no_numbers():

@@ -9,6 +9,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alf.trainers.checkpoint_files import REPLAY_DIR
 from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record
@@ -43,7 +44,7 @@ def test_milestones(every, expected):
     assert [n for n in range(1, 7) if Retention(1, every).is_milestone(n)] == expected
 
 
-@pytest.mark.parametrize("name", ["keep", "milestones"])
+@pytest.mark.parametrize("name", ["keep", "milestones", "replays"])
 def test_negative_numbers_are_errors(name):
     with pytest.raises(ValueError, match=rf"Retention\.{name}=-1 must be 0 or more"):
         Retention(**{name: -1})
@@ -57,6 +58,25 @@ def test_exactly_the_newest_and_the_protected_stay(keep, kinds):
         newest = i >= len(records) - keep
         protected = bool({"best", "final", "milestone"} & set(record.kinds))
         assert (record.step in gone) == (not newest and not protected)
+
+
+@given(
+    st.sampled_from([None, 0, 1, 2, 3]),
+    st.booleans(),
+    st.lists(st.tuples(st.sets(st.sampled_from(["best", "periodic"])), st.booleans()), max_size=8),
+)
+def test_replay_memories_of_the_newest_stay(replays, keep_periodic, made):
+    replay = [os.path.join(REPLAY_DIR, f"ckpt-{i}", "state.npz") for i in range(len(made))]
+    records = [
+        _record(i, *sorted(kinds), files=["shared.bin", *([replay[i]] if holds else [])])
+        for i, (kinds, holds) in enumerate(made)
+    ]
+    stay = [i for i, (_, holds) in enumerate(made) if holds][-replays if replays else 0 :]
+    periodic = [i for i, (kinds, _) in enumerate(made) if "periodic" in kinds]
+    stay += periodic[-1:] if keep_periodic else []
+    thinned = Retention(1, keep_periodic=keep_periodic, replays=replays).without_replays(records)
+    assert [r.step for r in thinned] == [i for i, (_, holds) in enumerate(made) if holds and i not in stay]
+    assert all(r.files == ["shared.bin"] for r in thinned)
 
 
 def test_all_files_of_a_record_go_and_shared_ones_stay(tmp_path):

@@ -39,7 +39,9 @@ class _Watched:
         self.opponents = {0: PRESENT}
         self.matches = Matches("left", "right")
         self.elo, self.ratings = 1200.0, {0: 1200.0}
-        self.rated = self.iterations = 0
+        self.rated = self.iterations = self.turns = 0
+        # How many versions back from the newest a turn went to.
+        self.drawn = set()
         trainer.algorithm.add_experience_observer(self.observe)
         trainer.algorithm.add_after_train_hook(self.trained)
 
@@ -65,6 +67,13 @@ class _Watched:
             self.ratings[len(self.versions)] = self.elo
             self.versions.append(_weights(self.left))
         now = self.opponents[self.iterations] = self.play.opponent
+        before = self.opponents[self.iterations - 1]
+        gone = before != PRESENT and before < len(self.versions) - 2
+        takes_turn = self.iterations % 4 == 0 or gone
+        self.turns += takes_turn
+        assert int(self.play._turns) == self.turns
+        if takes_turn and now != PRESENT:
+            self.drawn.add(len(self.versions) - 1 - now)
         assert now == PRESENT or len(self.versions) - 2 <= now < len(self.versions)
         expected = _weights(self.left) if now == PRESENT else self.versions[now]
         assert _equal(_weights(self.right), expected), (self.iterations, now)
@@ -90,6 +99,7 @@ def test_turns_weights_and_ratings(small_config, tmp_path):
         taken = set(watched.opponents.values())
         assert PRESENT in taken
         assert len(taken) >= 4
+        assert watched.drawn == {0, 1}
         assert list(watched.play.ratings) == [7, 8]
         assert watched.rated > 0
         assert watched.elo != 1200.0

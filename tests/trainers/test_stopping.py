@@ -57,6 +57,7 @@ def test_mean_return():
     assert MeanReturn(2.0, 3)(_run([9.0], [1.0])) is None
     assert MeanReturn(2.0, 3)(_run([9.0], [1.0], [2.0, 3.0])) is not None
     assert MeanReturn(2.1, 3)(_run([9.0], [1.0], [2.0, 3.0])) is None
+    assert MeanReturn(2.0, 3)(_run([9.0], [1.0], [2.0], [3.0])) is not None
 
 
 def test_plateau():
@@ -66,6 +67,7 @@ def test_plateau():
     assert plateau(_run([1.0], [1.0], [1.1])) is None
     assert plateau(_run([1.0], [1.1], [1.0])) is None
     assert plateau(_run([1.0], [1.1], [1.0], [1.1])) is not None
+    assert plateau(_run([9.0], [1.0], [2.0], [3.0])) == "2 evaluations in a row did not raise the mean return of 9"
     assert Plateau(2, min_improvement=0.5)(_run([1.0], [1.2], [1.5])) is not None
     assert Plateau(2, min_improvement=0.5)(_run([1.0], [1.2], [1.6])) is None
 
