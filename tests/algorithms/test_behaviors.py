@@ -236,6 +236,12 @@ def test_a_memory_that_holds_too_little_yet_is_filled_first():
     assert [int(algorithm.by_name[name].iterations) for name in ("chaser", "runner")] == [4, 1]
 
 
+def test_who_has_got_nothing_new_is_not_trained():
+    algorithm, _ = _train(_pursuit(), _PAIR, iterations=2, num_updates=1, mini_batch_size=4)
+    assert algorithm.train(num_updates=1, mini_batch_size=4) == 0
+    assert [int(child.iterations) for child in algorithm.by_name.values()] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("behaviors", "said"),
     [

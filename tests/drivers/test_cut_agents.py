@@ -81,6 +81,10 @@ def test_what_is_cut_can_be_dropped(kind):
                 breaks += 1
     assert ends > 50
     assert breaks > 5
+    # Nobody learns what is held where streams begin anew.
+    _driver(kind, _environments(1, 3), algorithm).stop()
+    assert held > 0
+    assert sum(algorithm.dropped_steps.values()) == held + sum(dropped.values())
 
 
 def test_by_default_it_is_truncated():
