@@ -146,6 +146,27 @@ def test_targets_look_ahead_n_steps_or_to_the_end_of_the_episode(n: int) -> None
     np.testing.assert_allclose(loss.priority, priority, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_of_several_critics_losses_are_summed_and_errors_averaged(n: int) -> None:
+    exp = experience(BOX)
+    one, other, target_value = np.random.RandomState(1).normal(size=(3, T, B)).astype(np.float32)
+    info, loss = TrainingInfo((), exp.step_type, exp.reward, exp.discount), OneStepTDLoss(GAMMA, n_step=n)
+    got = loss(info, [tf.constant(one), tf.constant(other)], tf.constant(target_value))
+    expected, rows = n_step_targets(exp, target_value, n), trained_rows(exp, n)
+    errors = {(t, b): [abs(expected[t, b] - v[t, b]) for v in (one, other)] for t, b in rows}
+    priority = [np.mean([errors[row] for row in rows if row[1] == b]) for b in range(B)]
+    np.testing.assert_allclose(got.priority, priority, rtol=1e-4)
+    assert float(got.extra["td_error"]) == pytest.approx(np.mean(list(errors.values())), rel=1e-4)
+    assert float(got.extra["td_loss"]) == pytest.approx(2 * np.mean(np.square(list(errors.values()))), rel=1e-4)
+    assert float(got.extra["value"]) == pytest.approx(np.mean([one[row] for row in rows]), rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [0, -2])
+def test_a_number_of_steps_that_means_nothing_is_refused(n: int) -> None:
+    with pytest.raises(ValueError, match=f"n_step={n} must be at least 1, or -1 for all"):
+        OneStepTDLoss(n_step=n)
+
+
 def test_a_sequence_too_short_for_n_steps_is_an_error() -> None:
     info = TrainingInfo((), tf.ones([3, 1], tf.int32), tf.ones([3, 1]), tf.ones([3, 1]))
     with pytest.raises(ValueError, match="mini_batch_length to at least 4"):
