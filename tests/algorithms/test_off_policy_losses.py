@@ -245,8 +245,10 @@ def test_categorical_dqn_loss_and_gradient(n: int) -> None:
         assert target.sum() == pytest.approx(1.0)
         losses[t, b] = -(target * np.log(p[t, b, int(exp.action[t, b])])).sum() * share(n)
     variables = algorithm._q_network.trainable_variables
-    loss, gradients, _ = loss_and_gradients(algorithm, exp, variables)
+    loss, gradients, info = loss_and_gradients(algorithm, exp, variables)
     np.testing.assert_allclose(loss, losses, rtol=1e-3, atol=1e-4)
+    priority = [np.mean([losses[row] for row in trained_rows(exp, n) if row[1] == b]) / share(n) for b in range(B)]
+    np.testing.assert_allclose(info.priority, priority, rtol=1e-3)
     assert any(np.abs(g).max() > 0.01 for g in gradients)
 
 
@@ -307,6 +309,10 @@ def test_td3_smooths_target_actions_within_bounds() -> None:
     # Half of the range is 2, so the noise has deviation 0.4 and is clipped at 0.2.
     assert np.abs(noise).max() == pytest.approx(0.2, abs=1e-5)
     assert 0.5 < np.mean(np.abs(noise) > 0.199) < 0.75
+    algorithm._target_actor.trainable_variables[1].assign([20.0])
+    with rng.scope(tf.constant([1, 2])):
+        action = algorithm.next_action(info, Transitions(info, 1)).numpy()
+    assert (action.min(), action.max()) == pytest.approx((1.8, 2.0), abs=1e-5)
 
 
 def test_dqda_clipping_bounds_the_slope() -> None:
@@ -316,12 +322,13 @@ def test_dqda_clipping_bounds_the_slope() -> None:
     critic = algorithm._critic_networks[0].trainable_variables[0]
     actor = algorithm._actor_network.trainable_variables[:1]
     gradients = []
-    for slope in (0.05, 3.0):
+    for slope in (0.05, 3.0, -0.05, -3.0):
         kernel = critic.numpy()
         kernel[2, 0] = slope
         critic.assign(kernel)
         gradients.append(loss_and_gradients(algorithm, exp, actor)[1][0])
-    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5)
+    for gradient, sign in zip(gradients, (1.0, 1.0, -1.0, -1.0), strict=True):
+        np.testing.assert_allclose(gradient, sign * gradients[0], rtol=1e-5)
 
 
 def test_sarsa_judges_by_the_action_that_was_taken_next() -> None:

@@ -153,6 +153,9 @@ def test_acting_does_not_train_and_learning_does(make, action_type, judges, mode
     targets = {id(m) for net in getattr(algorithm, "_target_networks", ()) for m in net.submodules} & layers
     assert bool(targets) == (make in (_dqn, _ddpg, _sac))
     assert {id(layer) for layer, mode in modes if mode} == layers - targets
+    if make in (_ddpg, _sac):
+        critics = {id(m) for net in algorithm._critic_networks for m in net.submodules} & layers
+        assert critics <= {id(layer) for layer, mode in modes if not mode}, "judging the actor"
     modes.clear()
     driver.run()
     player.freeze()
