@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.networks.sequential import Sequential
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.exploration import GaussianNoise, LinearSchedule
@@ -56,6 +57,18 @@ def acted(algorithm: Any, observation: tf.Tensor) -> np.ndarray:
 def updated(noise: ParameterNoise, distance: float, seed: int = 0) -> None:
     with rng.scope(tf.constant([seed, 5])):
         noise.after_update(lambda: tf.constant(distance), lambda strength: strength)
+
+
+def test_statistics_of_normalising_layers_are_copied_and_not_shaken() -> None:
+    network = Sequential([tf.keras.layers.Dense(3), tf.keras.layers.BatchNormalization()], input_spec=OBS)
+    network.create_variables()
+    noise = ParameterNoise(initial_stddev=0.3)
+    noise.attach(network)
+    for variable in network.non_trainable_variables:
+        variable.assign_add(tf.ones_like(variable))
+    updated(noise, 0.1)
+    for variable, shaken in noise.followers():
+        assert np.all(variable.numpy() == shaken.numpy()) == (not variable.trainable)
 
 
 def test_a_component_without_a_range_is_as_near_as_can_be() -> None:
