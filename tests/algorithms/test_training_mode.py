@@ -38,6 +38,13 @@ class _Plain(network.Network):
         return inputs, network_state
 
 
+class _TakingAll(network.Network):
+    """Takes `training` among others."""
+
+    def call(self, inputs, step_type=None, **others):
+        return others.get("training", False), ()
+
+
 class _Telling(network.Network):
     """Its output is whether it is in training mode."""
 
@@ -61,6 +68,7 @@ def test_only_learning_code_of_this_thread_trains():
         thread.join()
         assert tell()
         assert call_network(_Plain(), x, step_type=())[0] is x
+        assert call_network(_TakingAll(), x, step_type=())[0] is True
         with pytest.raises(ArithmeticError), learning(False):
             raise ArithmeticError
         assert tell()
