@@ -18,6 +18,7 @@ from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.agent import Agent
 from alf.algorithms.exploration import Boltzmann, EpsilonGreedy
 from alf.algorithms.normalization import ObservationNormalizer
+from alf.algorithms.parameter_noise import ParameterNoise
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.rl_algorithm import ROLLOUT
@@ -43,6 +44,7 @@ from tests.algorithms.test_off_policy_losses import (
     n_step_targets,
     randomize,
     trained_rows,
+    training_info,
 )
 
 ROWS = 3000
@@ -164,6 +166,30 @@ def masked(name: str, **kwargs: Any) -> Any:
     )
     randomize(algorithm)
     return algorithm
+
+
+@pytest.mark.parametrize("name", ["dqn", "discrete_sac"])
+def test_evaluation_draws_allowed_actions_only(name: str) -> None:
+    exp, allowed = masked_experience()
+    rows = tf.nest.map_structure(lambda x: tf.repeat(tf.reshape(x, [T * B, -1]), 50, 0), exp.observation)
+    time_step = ActionTimeStep(step_type=tf.ones([T * B * 50], tf.int32), observation=rows)
+    with rng.scope(tf.constant([3, 4])):
+        drawn = masked(name).predict(time_step, (), epsilon_greedy=1.0).action.numpy().reshape(T * B, 50)
+    for here, actions in zip(allowed.reshape(T * B, 3), drawn, strict=True):
+        assert set(actions) == set(np.flatnonzero(here)) or (name == "discrete_sac" and here[actions].all())
+
+
+def test_parameter_noise_keeps_a_distance_between_allowed_actions() -> None:
+    exp, allowed = masked_experience()
+    noise = ParameterNoise(initial_stddev=0.5)
+    algorithm = masked("dqn", parameter_noise=noise)
+    with rng.scope(tf.constant([1, 2])):
+        algorithm.after_train(training_info(algorithm, exp))
+    obs = exp.observation["observation"].numpy().astype(np.float64)
+    p, q = (np.where(allowed, np.exp(linear(obs, network)), 0.0) for network in (algorithm._q_network, noise.network))
+    p, q = (x / x.sum(-1, keepdims=True) for x in (p, q))
+    expected = np.where(allowed, p * np.log(np.where(allowed, p / np.where(allowed, q, 1.0), 1.0)), 0.0).sum(-1).mean()
+    assert float(noise.metrics()["parameter_noise_distance"]) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.networks.sequential import Sequential
+from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
 from alf.algorithms.agent import Agent
 from alf.algorithms.bc_algorithm import BcAlgorithm
@@ -55,8 +56,10 @@ def mean_return(algorithm: BcAlgorithm, env: Any) -> float:
     return float(driver.get_metrics()[2].result())
 
 
-@pytest.mark.parametrize("action_type", list(ActionType))
-def test_loss_and_gradient(action_type: ActionType) -> None:
+@pytest.mark.parametrize(
+    ("action_type", "bonus"), [(ActionType.Discrete, None), (ActionType.Discrete, 0.7), (ActionType.Continuous, None)]
+)
+def test_loss_and_gradient(action_type: ActionType, bonus: float | None) -> None:
     """The actor is linear; a deterministic one for continuous actions."""
     tf.random.set_seed(0)
     env = PolicyUnittestEnv(1, EPISODE, action_type=action_type, seed=0)
@@ -66,7 +69,8 @@ def test_loss_and_gradient(action_type: ActionType) -> None:
         actor = networks.feed_forward(obs, act, ())[0]
     else:
         actor = Sequential([tf.keras.layers.Dense(1)], input_spec=obs)
-    algorithm = BcAlgorithm(obs, act, actor, data, optimizer=tf.keras.optimizers.legacy.SGD(0.5))
+    sgd = tf.keras.optimizers.legacy.SGD(0.5)
+    algorithm = BcAlgorithm(obs, act, actor, data, entropy_regularization=bonus, optimizer=sgd)
     before = [v.numpy().astype(np.float64) for v in actor.trainable_variables]
 
     def oracle(w: list[np.ndarray]) -> float:
@@ -75,7 +79,8 @@ def test_loss_and_gradient(action_type: ActionType) -> None:
             out = x @ w[0] + w[1]
             if action_type is ActionType.Discrete:
                 log_p = out - np.log(np.exp(out).sum())
-                losses.append(-log_p[int(a[0])] if step_type != StepType.LAST else None)
+                loss = -log_p[int(a[0])] + (bonus or 0.0) * (np.exp(log_p) * log_p).sum()
+                losses.append(loss if step_type != StepType.LAST else None)
             else:
                 losses.append(float((out[0] - a[0]) ** 2) if step_type != StepType.LAST else None)
         return float(np.mean([x for x in losses if x is not None]))
@@ -85,6 +90,21 @@ def test_loss_and_gradient(action_type: ActionType) -> None:
     assert float(algorithm.last_train_metrics["loss"]) == pytest.approx(oracle(before), rel=1e-4)
     for variable, start, gradient in zip(actor.trainable_variables, before, expected, strict=True):
         np.testing.assert_allclose((start - variable.numpy()) / 0.5, gradient, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0])
+def test_the_squared_error_is_the_sum_over_an_actions_components_at_transformed_observations(shift: float) -> None:
+    env = PolicyUnittestEnv(1, EPISODE, action_type=ActionType.Continuous, seed=0)
+    obs, data = networks.specs_of(env)[0], expert(env, 2)
+    data = data._replace(action=np.random.RandomState(0).uniform(-1, 1, (2 * EPISODE, 2, 3)).astype(np.float32))
+    act = BoundedTensorSpec([2, 3], tf.float32, -1.0, 1.0)
+    actor = Sequential([tf.keras.layers.Dense(6), tf.keras.layers.Reshape([2, 3])], input_spec=obs)
+    sgd = tf.keras.optimizers.legacy.SGD(0.5)
+    algorithm = BcAlgorithm(obs, act, actor, data, optimizer=sgd, observation_transformer=lambda o: o + shift)
+    errors = np.square(actor(tf.constant(data.observation + shift))[0] - data.action).sum((1, 2))
+    algorithm.train()
+    expected = errors[data.step_type != StepType.LAST].mean()
+    assert float(algorithm.last_train_metrics["loss"]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_action_of_a_last_row_may_be_anything() -> None:

@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.networks.encoding_network import EncodingNetwork
+from tf_agents.networks.network import Network
 from tf_agents.networks.sequential import Sequential
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.curiosity import CuriosityInfo, Explored, Transition
 from alf.algorithms.diayn_algorithm import DIAYNAlgorithm
+from alf.algorithms.goal_generator import RandomCategoricalGoalGenerator
 from alf.algorithms.icm_algorithm import ICMAlgorithm
 from alf.algorithms.rnd_algorithm import RNDAlgorithm
 from alf.data_structures import TrainingInfo
+from alf.networks.calling import learning
 from tests.algorithms.loss_cases import numeric_gradient
 from tests.algorithms.test_agent import ACTION, experience, make_agent
+from tests.algorithms.test_agent import OBS as OF_AGENT
 
 OBS, FEATURES, ROWS = 3, 2, 6
 FEATURE = tf.TensorSpec([FEATURES], tf.float32)
@@ -159,17 +163,40 @@ def test_rnd_looks_at_the_last_of_stacked_frames_and_normalises_it() -> None:
         for _ in range(2)
     ]
     rnd = RNDAlgorithm(*nets, observation_adapt_speed=8.0, observation_spec=spec)
-    frames = tf.constant(np.random.RandomState(0).randn(5, 2, 2, 4).astype(np.float32) * 7 + 50)
+    frames = tf.constant(np.random.RandomState(0).randn(6, 2, 2, 4).astype(np.float32) * 7 + 50)
+    # The sixth row is no transition, and far off.
+    frames += tf.reshape([0.0] * 5 + [1000.0], [6, 1, 1, 1])
     inputs = Transition(next_observation=frames)
-    rnd.rewards(inputs, tf.ones([5]))
+    rewards = rnd.rewards(inputs, tf.constant([1.0] * 5 + [0.0]))
     last = frames.numpy()[..., -1:].astype(np.float64)
-    normal = np.clip((last - last.mean(0)) / last.std(0), -5, 5).astype(np.float32)
+    normal = np.clip((last - last[:5].mean(0)) / last[:5].std(0), -5, 5).astype(np.float32)
     expected = np.sum((nets[0](normal)[0].numpy() - nets[1](normal)[0].numpy()) ** 2, -1)
     before = rnd.train_step(inputs).info.reward
     np.testing.assert_allclose(before, expected, rtol=1e-3)
+    np.testing.assert_allclose(rewards, [*expected[:5], 0.0], rtol=1e-3)
     np.testing.assert_array_equal(rnd.train_step(inputs).info.reward, before)
     other = frames + tf.constant([9.0, 9.0, 9.0, 0.0])
     np.testing.assert_array_equal(rnd.train_step(Transition(next_observation=other)).info.reward, before)
+
+
+class _Noting(Network):
+    """Notes whether it learns."""
+
+    def __init__(self, name: str, noted: dict[str, bool]) -> None:
+        super().__init__(tf.TensorSpec([OBS], tf.float32), state_spec=(), name=name)
+        self._noted = noted
+
+    def call(self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False) -> Any:
+        self._noted[self.name] = bool(training)
+        return inputs, network_state
+
+
+def test_of_rnds_networks_only_the_one_that_is_trained_is_in_training_mode() -> None:
+    noted: dict[str, bool] = {}
+    rnd = RNDAlgorithm(*(_Noting(name, noted) for name in ("target", "predictor", "encoder")))
+    with learning():
+        rnd.train_step(Transition(next_observation=tf.zeros([2, OBS])))
+    assert noted == {"encoder": False, "target": False, "predictor": True}
 
 
 def test_rnd_needs_the_spec_of_what_it_normalises() -> None:
@@ -281,3 +308,23 @@ def _parts_network(name: str) -> Any:
     layers = {"x": tf.keras.layers.Dense(2), "y": tf.keras.layers.Dense(2)}
     spec = {"x": tf.TensorSpec([2], tf.float32), "y": tf.TensorSpec([2], tf.float32)}
     return EncodingNetwork(spec, layers, tf.keras.layers.Concatenate(), fc_layer_params=(4,), name=name)
+
+
+def test_the_weight_of_the_environments_reward_counts_without_an_intrinsic_one_too() -> None:
+    agent = make_agent(extrinsic_reward_coef=0.3)
+    exp = experience(agent)
+    done = agent.preprocess_experience(exp)
+    np.testing.assert_allclose(done.reward, 0.3 * exp.reward, rtol=1e-6)
+    last = exp.bootstrap.time_step.reward
+    np.testing.assert_allclose(agent._rewarded(exp).bootstrap.time_step.reward, 0.3 * last, rtol=1e-6)
+
+
+def test_the_step_behind_a_sequence_is_judged_by_the_goal_of_its_last_row(monkeypatch: Any) -> None:
+    agent, seen = make_agent(goal_generator=RandomCategoricalGoalGenerator(OF_AGENT, 3)), []
+    inside = agent._rl_algorithm
+    monkeypatch.setattr(inside, "preprocess_experience", lambda exp: seen.append(exp) or exp)
+    exp = experience(agent)
+    agent.preprocess_experience(exp)
+    goals = exp.rollout_info.goal_generator.goal
+    np.testing.assert_array_equal(seen[0].bootstrap.time_step.observation[1], goals[:, -1])
+    np.testing.assert_array_equal(seen[0].observation[1], goals)

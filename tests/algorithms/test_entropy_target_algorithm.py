@@ -93,11 +93,28 @@ def test_the_controller_follows_its_stages(
         assert float(made.alpha) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("entropy", [1.3, 0.4])
-def test_the_first_entropy_moves_nothing_as_it_neither_rises_nor_falls(entropy: float) -> None:
+@pytest.mark.parametrize("target", [0.5, -0.75])
+def test_the_rate_falls_with_every_crossing_to_the_slow_one_and_is_fast_far_below(target: float) -> None:
+    oracle = StateMachine(target, None, True, 1, 1e-6)
+    made = EntropyTargetAlgorithm(
+        DISCRETE, skip_free_stage=True, target_entropy=target, min_alpha=1e-6, average_window=1
+    )
+    alphas = []
+    for entropy in [*(target + 0.1 * (-1) ** i for i in range(60)), target - 1.0, target - 1.1]:
+        alphas.append(float(made.adjust_alpha(tf.constant(entropy))))
+        assert alphas[-1] == pytest.approx(oracle.step(entropy), rel=1e-3)
+    steps = np.diff(np.log(alphas))
+    np.testing.assert_allclose(steps[[0, 1, 57, 58]], [0.9 * FAST, -0.81 * FAST, -SLOW, SLOW], rtol=1e-2)
+    np.testing.assert_allclose(steps[-2:], FAST, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("entropy", "share"), [(1.3, 1.0), (0.4, 0.5)])
+def test_the_first_entropy_moves_nothing_as_it_neither_rises_nor_falls_nor_crosses(
+    entropy: float, share: float
+) -> None:
     made = EntropyTargetAlgorithm(DISCRETE, skip_free_stage=True, target_entropy=0.5, initial_alpha=0.3)
     assert float(made.adjust_alpha(tf.constant(entropy))) == pytest.approx(0.3)
-    assert float(made.adjust_alpha(tf.constant(entropy + 0.1))) < 0.3
+    assert float(made.adjust_alpha(tf.constant(entropy + 0.1))) == pytest.approx(0.3 * math.exp(-share * FAST))
 
 
 def test_every_stage_is_passed_and_a_low_entropy_is_raised() -> None:
@@ -137,6 +154,20 @@ def test_loss_is_the_weighted_entropy_of_valid_rows_and_traces_without_a_tensor_
     assert float(average) == pytest.approx(entropy[valid].mean(), rel=1e-5)
     expected = 0.3 * p * (np.log(p) + entropy[..., None]) * valid[..., None] / valid.sum()
     np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_differentiated_is_the_entropy_for_gradients_and_what_is_told_and_followed_is_the_entropy() -> None:
+    made = EntropyTargetAlgorithm(DISCRETE, initial_alpha=0.3)
+    # Of two rows that are not LAST only one counts.
+    entropy, for_gradient = tf.constant([[1.2] * 3, [np.nan] * 3]), tf.Variable(tf.fill([2, 3], -7.0))
+    valid = tf.constant([[1.0] * 3, [0.0] * 3])
+    info = TrainingInfo(step_type=tf.ones([2, 3], tf.int32), info=EntropyTargetInfo(entropy, for_gradient))
+    with tf.GradientTape() as tape:
+        loss = made.calc_loss(info, valid)
+    np.testing.assert_allclose(tape.gradient(loss.scalar_loss, for_gradient), -0.1 * valid, rtol=1e-5)
+    assert float(loss.extra[f"{made.name}/entropy"]) == pytest.approx(1.2)
+    made.after_train(info, valid)
+    assert float(made._average.get()) == pytest.approx(1.2)
 
 
 def test_train_step_gives_the_entropy_of_each_row() -> None:

@@ -19,6 +19,7 @@ from alf.drivers.recording import record_episodes
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
 from alf.environments.testing import CountingEnvironment
 from alf.replay.dataset import Steps, read_dataset, write_dataset
+from alf.utils import rng
 from tests.algorithms.networks import feed_forward, recurrent, specs_of
 from tests.algorithms.off_policy import adam, make
 from tests.algorithms.recurrent_off_policy import make as make_recurrent
@@ -154,6 +155,16 @@ def test_critics_remember_whether_their_states_are_recorded_or_not(recorded: boo
     judged: Any = judge(algorithm, steps, 1.0)
     np.testing.assert_allclose(judged.q_value, expected, rtol=1e-4, atol=1e-5)
     assert algorithm.use_rollout_state is recorded
+
+
+def test_judging_takes_no_number_of_the_stream_that_is_open() -> None:
+    algorithm, steps, seeds = make_recurrent("discrete_sac", OBS, CHOICE), steps_of(choices()), []
+    for judges in (False, True):
+        with rng.scope(tf.constant([1, 2])):
+            if judges:
+                judge(algorithm, steps, 0.5)
+            seeds.append(rng.next_seed().numpy().tolist())
+    assert seeds[0] == seeds[1]
 
 
 def test_a_cloned_policy_remembers_too() -> None:

@@ -146,6 +146,27 @@ def test_targets_look_ahead_n_steps_or_to_the_end_of_the_episode(n: int) -> None
     np.testing.assert_allclose(loss.priority, priority, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_of_several_critics_losses_are_summed_and_errors_averaged(n: int) -> None:
+    exp = experience(BOX)
+    one, other, target_value = np.random.RandomState(1).normal(size=(3, T, B)).astype(np.float32)
+    info, loss = TrainingInfo((), exp.step_type, exp.reward, exp.discount), OneStepTDLoss(GAMMA, n_step=n)
+    got = loss(info, [tf.constant(one), tf.constant(other)], tf.constant(target_value))
+    expected, rows = n_step_targets(exp, target_value, n), trained_rows(exp, n)
+    errors = {(t, b): [abs(expected[t, b] - v[t, b]) for v in (one, other)] for t, b in rows}
+    priority = [np.mean([errors[row] for row in rows if row[1] == b]) for b in range(B)]
+    np.testing.assert_allclose(got.priority, priority, rtol=1e-4)
+    assert float(got.extra["td_error"]) == pytest.approx(np.mean(list(errors.values())), rel=1e-4)
+    assert float(got.extra["td_loss"]) == pytest.approx(2 * np.mean(np.square(list(errors.values()))), rel=1e-4)
+    assert float(got.extra["value"]) == pytest.approx(np.mean([one[row] for row in rows]), rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [0, -2])
+def test_a_number_of_steps_that_means_nothing_is_refused(n: int) -> None:
+    with pytest.raises(ValueError, match=f"n_step={n} must be at least 1, or -1 for all"):
+        OneStepTDLoss(n_step=n)
+
+
 def test_a_sequence_too_short_for_n_steps_is_an_error() -> None:
     info = TrainingInfo((), tf.ones([3, 1], tf.int32), tf.ones([3, 1]), tf.ones([3, 1]))
     with pytest.raises(ValueError, match="mini_batch_length to at least 4"):
@@ -224,8 +245,10 @@ def test_categorical_dqn_loss_and_gradient(n: int) -> None:
         assert target.sum() == pytest.approx(1.0)
         losses[t, b] = -(target * np.log(p[t, b, int(exp.action[t, b])])).sum() * share(n)
     variables = algorithm._q_network.trainable_variables
-    loss, gradients, _ = loss_and_gradients(algorithm, exp, variables)
+    loss, gradients, info = loss_and_gradients(algorithm, exp, variables)
     np.testing.assert_allclose(loss, losses, rtol=1e-3, atol=1e-4)
+    priority = [np.mean([losses[row] for row in trained_rows(exp, n) if row[1] == b]) / share(n) for b in range(B)]
+    np.testing.assert_allclose(info.priority, priority, rtol=1e-3)
     assert any(np.abs(g).max() > 0.01 for g in gradients)
 
 
@@ -286,6 +309,10 @@ def test_td3_smooths_target_actions_within_bounds() -> None:
     # Half of the range is 2, so the noise has deviation 0.4 and is clipped at 0.2.
     assert np.abs(noise).max() == pytest.approx(0.2, abs=1e-5)
     assert 0.5 < np.mean(np.abs(noise) > 0.199) < 0.75
+    algorithm._target_actor.trainable_variables[1].assign([20.0])
+    with rng.scope(tf.constant([1, 2])):
+        action = algorithm.next_action(info, Transitions(info, 1)).numpy()
+    assert (action.min(), action.max()) == pytest.approx((1.8, 2.0), abs=1e-5)
 
 
 def test_dqda_clipping_bounds_the_slope() -> None:
@@ -295,12 +322,13 @@ def test_dqda_clipping_bounds_the_slope() -> None:
     critic = algorithm._critic_networks[0].trainable_variables[0]
     actor = algorithm._actor_network.trainable_variables[:1]
     gradients = []
-    for slope in (0.05, 3.0):
+    for slope in (0.05, 3.0, -0.05, -3.0):
         kernel = critic.numpy()
         kernel[2, 0] = slope
         critic.assign(kernel)
         gradients.append(loss_and_gradients(algorithm, exp, actor)[1][0])
-    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5)
+    for gradient, sign in zip(gradients, (1.0, 1.0, -1.0, -1.0), strict=True):
+        np.testing.assert_allclose(gradient, sign * gradients[0], rtol=1e-5)
 
 
 def test_sarsa_judges_by_the_action_that_was_taken_next() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.networks.sequential import Sequential
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.exploration import GaussianNoise, LinearSchedule
@@ -17,8 +18,10 @@ from alf.data_structures import ActionTimeStep
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
 from alf.utils import rng
+from tests.algorithms import recurrent_off_policy
 from tests.algorithms.networks import specs_of
 from tests.algorithms.off_policy import make
+from tests.algorithms.test_off_policy_losses import experience, training_info
 
 OBS = tensor_spec.TensorSpec([2], tf.float32)
 BOX = tensor_spec.BoundedTensorSpec([1], tf.float32, [-2.0], [2.0])
@@ -54,6 +57,18 @@ def acted(algorithm: Any, observation: tf.Tensor) -> np.ndarray:
 def updated(noise: ParameterNoise, distance: float, seed: int = 0) -> None:
     with rng.scope(tf.constant([seed, 5])):
         noise.after_update(lambda: tf.constant(distance), lambda strength: strength)
+
+
+def test_statistics_of_normalising_layers_are_copied_and_not_shaken() -> None:
+    network = Sequential([tf.keras.layers.Dense(3), tf.keras.layers.BatchNormalization()], input_spec=OBS)
+    network.create_variables()
+    noise = ParameterNoise(initial_stddev=0.3)
+    noise.attach(network)
+    for variable in network.non_trainable_variables:
+        variable.assign_add(tf.ones_like(variable))
+    updated(noise, 0.1)
+    for variable, shaken in noise.followers():
+        assert np.all(variable.numpy() == shaken.numpy()) == (not variable.trainable)
 
 
 def test_a_component_without_a_range_is_as_near_as_can_be() -> None:
@@ -105,6 +120,45 @@ def test_only_collecting_acts_by_the_copy_and_no_optimiser_trains_it(name: str) 
     assert not trained & {v.ref() for v in noise.network.variables}
     read = {v.ref() for v in algorithm.acting_variables()}
     assert {v.ref() for v in noise.network.variables} == read
+
+
+@pytest.mark.parametrize("name", ["dqn", "ddpg"])
+def test_the_distance_is_of_the_recorded_rows_in_units_of_the_actions(name: str) -> None:
+    spec, noise = CHOICE if name == "dqn" else BOX, ParameterNoise(initial_stddev=0.5)
+    algorithm, exp = make(name, OBS, spec, parameter_noise=noise), experience(spec)
+    with rng.scope(tf.constant([1, 2])):
+        algorithm.after_train(training_info(algorithm, exp))
+    rows, network = (
+        tf.reshape(exp.observation, [-1, 2]),
+        algorithm._q_network if name == "dqn" else algorithm._actor_network,
+    )
+    one, other = (n(rows, step_type=(), network_state=())[0].numpy() for n in (network, noise.network))
+    if name == "dqn":
+        p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (one, other))
+        expected = (p * np.log(p / q)).sum(-1).mean()
+    else:
+        expected = np.sqrt(np.mean(((one - other) / 2.0) ** 2))  # Half of the range is 2.
+    assert expected > 1e-3
+    assert float(noise.metrics()["parameter_noise_distance"]) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["dqn", "ddpg"])
+def test_the_distance_of_recurrent_networks_is_with_what_is_remembered_at_each_row(name: str) -> None:
+    spec, noise = CHOICE if name == "dqn" else BOX, ParameterNoise(initial_stddev=0.5)
+    algorithm, exp = recurrent_off_policy.make(name, OBS, spec, parameter_noise=noise), experience(spec)
+    with rng.scope(tf.constant([1, 2])):
+        algorithm.after_train(training_info(algorithm, exp))
+    network = algorithm._q_network if name == "dqn" else algorithm._actor_network
+    state: Any = ()
+    pairs = []
+    for observation, step_type in zip(exp.observation, exp.step_type, strict=True):
+        other = noise.network(observation, step_type=step_type, network_state=state)[0]
+        one, state = network(observation, step_type=step_type, network_state=state)
+        pairs.append((one, other))
+    one, other = (tf.concat(x, 0) for x in zip(*pairs, strict=True))
+    expected = value_distance(one, other) if name == "dqn" else action_distance(one, other, np.float32(2.0))
+    assert float(expected) > 1e-4
+    assert float(noise.metrics()["parameter_noise_distance"]) == pytest.approx(float(expected), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["dqn", "td3"])

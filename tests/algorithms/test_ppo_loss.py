@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm, ActorCriticInfo
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOInfo, PPOLoss
-from alf.data_structures import TrainingInfo
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience, TrainingInfo
 from alf.utils import rng
-from tests.algorithms.loss_cases import CASES, LAST, MID, Info, numeric_gradient
+from tests.algorithms.loss_cases import CASES, FIRST, LAST, MID, Info, numeric_gradient
 from tests.algorithms.networks import feed_forward
 
 _EPSILON = 0.2
@@ -261,3 +261,45 @@ def test_ppo_and_its_loss_need_each_other() -> None:
         PPOAlgorithm(*specs, *feed_forward(*specs))
     with pytest.raises(ValueError, match="PPOLoss needs what PPOAlgorithm prepares"):
         ActorCriticAlgorithm(*specs, *feed_forward(*specs), loss_class=PPOLoss)
+
+
+def _discounted_errors(
+    reward: np.ndarray, value: np.ndarray, step_type: np.ndarray, discount: np.ndarray, trace: float
+) -> np.ndarray:
+    """Advantages [B, T-1] of T rows, by the definition; `discount` has gamma in it."""
+    advantages = np.zeros((len(reward), reward.shape[1] - 1))
+    for b, first in np.ndindex(*advantages.shape):
+        factor, row = 1.0, first
+        while row < advantages.shape[1] and step_type[b, row] != LAST:
+            error = reward[b, row + 1] + discount[b, row + 1] * value[b, row + 1] - value[b, row]
+            advantages[b, first] += factor * error
+            factor *= discount[b, row + 1] * trace
+            row += 1
+    return advantages
+
+
+@pytest.mark.parametrize("bootstrapped", [True, False])
+def test_advantages_of_a_rollout_are_discounted_sums_of_the_errors_of_its_values(bootstrapped: bool) -> None:
+    rs = np.random.RandomState(0)
+    obs, act = tf.TensorSpec([3], tf.float32), tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
+    algorithm = PPOAlgorithm(obs, act, *feed_forward(obs, act), loss=PPOLoss(act, gamma=0.9, td_lambda=0.8))
+    # Rows: an episode that ends truly, one that is cut, and one that goes on.
+    step_type, discount = np.full((3, 7), MID, np.int32), np.ones((3, 7), np.float32)
+    step_type[:2, 2], step_type[:2, 3], discount[0, 2] = LAST, FIRST, 0.0
+    reward, value = rs.randn(2, 3, 7).astype(np.float32)
+    after = rs.randn(3, 3).astype(np.float32)
+    last = ActionTimeStep(*(tf.constant(x[:, 6]) for x in (step_type, reward, discount)), observation=after)
+    exp = Experience(
+        *(tf.constant(x[:, :6]) for x in (step_type, reward, discount)),
+        rollout_info=ActorCriticInfo(value=tf.constant(value[:, :6])),
+        bootstrap=Bootstrap(last, ()) if bootstrapped else (),
+    )
+    # Nobody has acted behind the last row.
+    value[:, 6] = algorithm._value_network(after)[0]
+    got = algorithm.preprocess_experience(exp)
+    expected = np.zeros((3, 6))
+    rows = 7 if bootstrapped else 6
+    whole = [x[:, :rows].astype(np.float64) for x in (reward, value, step_type, 0.9 * discount)]
+    expected[:, : rows - 1] = _discounted_errors(*whole, 0.8)
+    np.testing.assert_allclose(got.rollout_info.advantages, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got.rollout_info.returns, expected + value[:, :6], rtol=1e-4, atol=1e-5)

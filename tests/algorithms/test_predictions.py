@@ -13,12 +13,16 @@ from tf_agents.specs import tensor_spec
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent import Agent
 from alf.algorithms.bc_algorithm import BcAlgorithm
+from alf.algorithms.goal_generator import RandomCategoricalGoalGenerator
 from alf.algorithms.predictions import get_predictions
 from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.data_structures import StepType
 from alf.replay.dataset import Steps
+from alf.utils import rng
 from tests.algorithms.networks import feed_forward, recurrent
 from tests.algorithms.off_policy import adam, make
+from tests.algorithms.test_agent import OBS as OF_AGENT
+from tests.algorithms.test_agent import make_agent
 
 OBS = tensor_spec.TensorSpec([2], tf.float32)
 RAW = tensor_spec.TensorSpec([2], tf.uint8)
@@ -47,6 +51,16 @@ def test_values_and_probabilities_of_an_actor_critic() -> None:
     np.testing.assert_allclose(get_predictions(algorithm, X, "action_probabilities"), expected, atol=1e-6)
     trac = TracAlgorithm(OBS, CHOICE, ac_algorithm_cls=lambda **_: algorithm)
     np.testing.assert_allclose(get_predictions(trac, X, "action_probabilities"), expected, atol=1e-6)
+
+
+def test_a_prediction_takes_no_number_of_the_stream_that_is_open() -> None:
+    agent, seeds = make_agent(goal_generator=RandomCategoricalGoalGenerator(OF_AGENT, 3)), []
+    for predicts in (False, True):
+        with rng.scope(tf.constant([1, 2])):
+            if predicts:
+                get_predictions(agent, X, "value")
+            seeds.append(rng.next_seed().numpy().tolist())
+    assert seeds[0] == seeds[1]
 
 
 def test_what_there_is_is_named() -> None:

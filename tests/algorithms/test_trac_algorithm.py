@@ -268,6 +268,37 @@ def test_before_an_update_nothing_has_moved() -> None:
     )
 
 
+def test_distances_of_distributions_are_those_of_the_definition() -> None:
+    rs = np.random.RandomState(0)
+    (m, n), (s, t) = rs.normal(size=(2, 5, 2)).astype(np.float32), rs.uniform(0.2, 3.0, (2, 5, 2)).astype(np.float32)
+    diagonal = [tfd.MultivariateNormalDiag(*x) for x in ((m, s), (n, t))]
+    for one, other in (
+        (tfd.Normal(m, s), tfd.Normal(n, t)),
+        diagonal,
+        [SquashToSpecNormal(x, ACTIONS["squashed"]) for x in diagonal],
+        (tfd.Categorical(logits=m), tfd.Categorical(logits=n)),
+    ):
+        found = trac_algorithm.squared_distance(one, other, 1)
+        np.testing.assert_allclose(found, distance(one, other), rtol=1e-4)
+    for name, spec in ACTIONS.items():
+        limits = [trac_algorithm.max_distance(leaf, 0.01) for leaf in tf.nest.flatten(spec)]
+        np.testing.assert_allclose(limits, np.sqrt(0.01 * np.array(DIMS[name])), rtol=1e-6)
+
+
+def test_rows_at_which_no_action_is_taken_do_not_hold_the_others_back() -> None:
+    moved = []
+    for far in (0.0, 3.0):
+        tf.keras.utils.set_random_seed(0)
+        agent = make(ACTIONS["discrete"], 0.01)
+        exp = experience(agent, 0)
+        last = exp.step_type == StepType.LAST
+        observation = tf.where(last[..., tf.newaxis], far, exp.observation)
+        agent.train_from(exp._replace(observation=observation, discount=tf.where(last, 0.0, exp.discount)))
+        moved.append([v.numpy() for v in agent._rl_algorithm._ac_algorithm._actor_network.trainable_variables])
+    for one, other in zip(*moved, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_bad_limits_are_refused() -> None:
     with pytest.raises(ValueError, match=r"must be above 0, got 0\.0"):
         make(ACTIONS["discrete"], 0.0)

@@ -38,6 +38,13 @@ class _Plain(network.Network):
         return inputs, network_state
 
 
+class _TakingAll(network.Network):
+    """Takes `training` among others."""
+
+    def call(self, inputs, step_type=None, **others):
+        return others.get("training", False), ()
+
+
 class _Telling(network.Network):
     """Its output is whether it is in training mode."""
 
@@ -61,6 +68,7 @@ def test_only_learning_code_of_this_thread_trains():
         thread.join()
         assert tell()
         assert call_network(_Plain(), x, step_type=())[0] is x
+        assert call_network(_TakingAll(), x, step_type=())[0] is True
         with pytest.raises(ArithmeticError), learning(False):
             raise ArithmeticError
         assert tell()
@@ -153,6 +161,9 @@ def test_acting_does_not_train_and_learning_does(make, action_type, judges, mode
     targets = {id(m) for net in getattr(algorithm, "_target_networks", ()) for m in net.submodules} & layers
     assert bool(targets) == (make in (_dqn, _ddpg, _sac))
     assert {id(layer) for layer, mode in modes if mode} == layers - targets
+    if make in (_ddpg, _sac):
+        critics = {id(m) for net in algorithm._critic_networks for m in net.submodules} & layers
+        assert critics <= {id(layer) for layer, mode in modes if not mode}, "judging the actor"
     modes.clear()
     driver.run()
     player.freeze()

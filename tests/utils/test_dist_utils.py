@@ -192,6 +192,15 @@ def test_entropy_falls_back_where_there_is_no_closed_form():
     assert float(tf.reduce_mean(entropy)) == pytest.approx(expected, abs=0.05)
 
 
+def test_with_a_seed_too_each_distribution_of_a_nest_has_a_sample_of_its_own():
+    mixture = tfd.MixtureSameFamily(tfd.Categorical(logits=tf.zeros([64, 2])), tfd.Normal([[-1.0, 2.0]] * 64, 1.0))
+    seed = tf.constant([1, 2])
+    together, _ = dist_utils.compute_entropy((mixture, mixture), 1, seed=seed)
+    alone, _ = dist_utils.compute_entropy(mixture, 1, seed=seed)
+    np.testing.assert_array_equal(dist_utils.compute_entropy((mixture, mixture), 1, seed=seed)[0], together)
+    assert np.corrcoef(together - alone, alone)[0, 1] < 0.5
+
+
 def test_masked_categorical_keeps_its_mask():
     dist = MaskedCategorical(tf.zeros([4, 3]), tf.constant([[True, False, True]] * 4))
     with rng.scope(tf.constant([1, 2])):

@@ -110,6 +110,38 @@ def test_a_million_rows_far_from_zero_keep_their_digits() -> None:
     assert float(running.get().variance) == pytest.approx(np.concatenate(total).astype(np.float64).var(), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "make", [normalizers.WindowNormalizer, normalizers.EMNormalizer, normalizers.AdaptiveNormalizer]
+)
+def test_a_large_number_that_does_not_change_is_at_its_mean(make: Any) -> None:
+    """The mean of the squares less the square of the mean is rounded, to below zero too."""
+    for value in (1e5 / 3, 1e6 / 7, 1e7 / 11):
+        made, x = make(SPEC), tf.fill([3, 2], tf.constant(value, tf.float32))
+        for _ in range(20):
+            made.update(x)
+            assert (made.moments().variance.numpy() >= 0.0).all()
+            assert np.isfinite(made.normalize(x)).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        normalizers.RunningNormalizer,
+        normalizers.WindowNormalizer,
+        normalizers.EMNormalizer,
+        normalizers.AdaptiveNormalizer,
+    ],
+)
+def test_variance_epsilon_is_added_to_the_variance(make: Any) -> None:
+    made = make(SPEC, variance_epsilon=4.0)
+    rows = np.array([[1.0, 0.0], [3.0, 0.0]], np.float32)
+    made.update(tf.constant(rows))
+    mean, scale = rows.mean(0), np.sqrt(rows.var(0) + 4.0)
+    x = np.array([[9.0, 5.0]], np.float32)
+    np.testing.assert_allclose(made.normalize(tf.constant(x)), (x - mean) / scale, rtol=1e-6)
+    np.testing.assert_allclose(made.scale(tf.constant(x)), x / scale, rtol=1e-6)
+
+
 def test_nests_masks_and_graphs() -> None:
     spec = {"x": SPEC, "y": (tf.TensorSpec([], tf.float32),)}
     made, rs = normalizers.RunningNormalizer(spec), np.random.RandomState(0)

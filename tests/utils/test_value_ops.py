@@ -180,12 +180,14 @@ def test_gae_equals_the_sum(segment, lam):
     _segments(),
     st.integers(0, 2**31 - 1),
     st.sampled_from([0.0, 0.9, 1.0]),
-    st.sampled_from([(1.0, 1.0), (2.0, 1.0), (1.5, 0.5)]),
+    st.sampled_from([(1.0, 1.0), (2.0, 1.0), (1.5, 0.5), (1.2, None), (None, None)]),
 )
 def test_vtrace_equals_the_definition(segment, seed, lam, bars):
     ratio = np.exp(np.random.RandomState(seed).randn(*segment[0].shape)).astype(np.float32)
     got = value_ops.vtrace_returns_and_advantages_impl(ratio, *segment, td_lambda=lam, rho_bar=bars[0], c_bar=bars[1])
-    expected = _columns(lambda *a: _oracle_vtrace(*a, lam, *bars), ratio, *segment)
+    rho_bar = np.inf if bars[0] is None else bars[0]
+    caps = (rho_bar, rho_bar if bars[1] is None else bars[1])
+    expected = _columns(lambda *a: _oracle_vtrace(*a, lam, *caps), ratio, *segment)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(got[1], expected[1], rtol=1e-3, atol=1e-3)
 
