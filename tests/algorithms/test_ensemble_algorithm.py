@@ -157,6 +157,14 @@ def test_in_evaluation_the_members_decide_as_they_evaluate() -> None:
     np.testing.assert_allclose(together, sum(alone) / 3, rtol=1e-5, atol=1e-6)
 
 
+def test_the_members_evaluate_with_the_chance_that_was_asked_for() -> None:
+    algorithm = ensemble(environment(64), always(1), always(1), decision="majority")
+    time_step = algorithm.transform_timestep(zeros_from_spec(algorithm.time_step_spec, 64))
+    for epsilon, drawn in ((0.0, {1}), (1.0, {0, 1})):
+        step = algorithm.predict(time_step, zeros_from_spec(algorithm.predict_state_spec, 64), epsilon)
+        assert set(step.action.numpy().ravel()) == drawn
+
+
 def _recurrent(observation_spec: Any, action_spec: Any, debug_summaries: bool = False) -> Any:
     network = q_rnn_network.QRnnNetwork(
         observation_spec, action_spec, input_fc_layer_params=(8,), lstm_size=(4,), output_fc_layer_params=None
