@@ -245,7 +245,7 @@ def test_episodes_that_do_not_end_are_not_waited_for(small_config, caplog):
     with caplog.at_level("WARNING"):
         trainer.train()
     assert _totals(trainer, Phase.HEATUP) == (8 + 40, 0, 0)
-    assert _totals(trainer, Phase.TEST) == (2 * 21, 0, 0)  # two episodes side by side
+    assert _totals(trainer, Phase.TEST) == (2 * 20, 0, 0)  # two episodes side by side
     assert "HEATUP: in 2 of 2 environments the episode has not ended after 20 more steps" in caplog.text
     assert "Evaluation: an episode has not ended after 20 steps" in caplog.text
     assert np.isnan(trainer.get_success_rate())
