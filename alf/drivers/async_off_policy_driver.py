@@ -149,7 +149,9 @@ class AsyncOffPolicyDriver(Driver):
             self._pending: list[Segment] = []
             self._stacked = Traced(stack_segments)
             self._requested = False
-            self._unlogged: LogEntry | None = None
+            # The segment that is being taken, and whether the log thread has it.
+            self._taken: LogEntry | None = None
+            self._logged = False
             self._waiting_since = self._waited_secs = 0.0
             self._state = "new"
             self._raised: BaseException | None = None
@@ -347,15 +349,19 @@ class AsyncOffPolicyDriver(Driver):
     def _take(self) -> None:
         """Adds the next segment, unless it is too old, to the pending ones; TimeoutError after a slice of waiting."""
         with held_up():
-            if self._unlogged is None:
-                self._unlogged = self._queues.learn_queue.dequeue(_WAIT_SECS)
-            self._queues.log_queue.enqueue(self._unlogged, _WAIT_SECS)
-            segment, self._unlogged = self._unlogged.segment, None
+            # What a second signal leaves half done the next call goes on with.
+            if self._taken is None:
+                self._taken = self._queues.learn_queue.dequeue(_WAIT_SECS)
+            if not self._logged:
+                self._queues.log_queue.enqueue(self._taken, _WAIT_SECS)
+                self._logged = True
+            segment = self._taken.segment
             oldest = self._lag.add(int(self._algorithm.iterations), segment.versions.numpy())
             if self._max_policy_lag is not None and oldest > self._max_policy_lag:
                 self._dropped_steps += self._unroll_length * self._batch_size
             else:
                 self._pending.append(segment)
+            self._taken, self._logged = None, False
 
     def _patiently(self, attempt: Callable[[], None]) -> None:
         """Repeats `attempt` while it times out; ends when another thread has failed, or does not answer any more."""

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -247,3 +248,32 @@ def test_environments_that_were_made_here_are_closed_where_the_driver_cannot_be(
     with pytest.raises(ValueError, match="exp_replayer='unifrom' is not one of"):
         AsyncOffPolicyDriver([Closing(2)], algorithm, exp_replayer="unifrom")
     assert len(closed) == 2, "what was given is its owner's"
+
+
+def test_what_an_interrupt_leaves_half_taken_is_logged_once_and_learned_from() -> None:
+    env = CountingEnvironment(2)
+    algorithm = CountingAlgorithm(env)
+    seen: list[Any] = []
+    driver = AsyncOffPolicyDriver(
+        [env], algorithm, 0, 4, 1, mode="sync", random_seed=1, observers=[lambda t, thread: seen.append(t.observation)]
+    )
+    add = driver._lag.add
+
+    def interrupted(*args: Any) -> Any:
+        driver._lag.add = add  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    driver.start()
+    try:
+        driver.run_async()
+        driver._lag.add = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            driver.run_async()
+        for _ in range(2):
+            driver.run_async()
+    finally:
+        driver.stop()
+    assert len(algorithm.batches) == len(seen) == 3
+    for batch, logged in zip(algorithm.batches, seen, strict=True):
+        np.testing.assert_array_equal(batch.observation[0], logged)
+    assert driver.get_metrics()[1].result() == sum(np.count_nonzero(b.step_type != 2) for b in algorithm.batches)
