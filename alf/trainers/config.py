@@ -176,8 +176,9 @@ class TrainerConfig:
           num_learners: GPUs of this machine that share the training of every minibatch, with the result of a single one; where
             there are none, TensorFlow's logical CPUs.
           mixed_precision: make matrix products and convolutions in bfloat16, which processors with `avx512_bf16` or
-            `amx_bf16` do faster, with results of three digits only: compare returns. Weights, optimisers and exported
-            models stay in float32. Without effect, but for a warning, on other processors. On GPUs it allows TensorFloat-32.
+            `amx_bf16` do faster, with results of three digits only: compare returns. Weights, losses, optimisers and
+            exported models stay in float32. Without effect, but for a warning, on other processors. On GPUs it allows
+            TensorFloat-32.
 
         Raises:
           ValueError: a number is out of its range.

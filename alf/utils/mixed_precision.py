@@ -1,13 +1,15 @@
 """Matrix products and convolutions of less than float32, with weights and optimisers in float32.
 
-On processors those of traced functions are made in bfloat16: TensorFlow rewrites the graphs when they are first run, and
-code that is run eagerly stays as it is. GPUs make all of them in TensorFloat-32, of ten bits in place of 23, unless told
-not to, as `alf` does.
+On processors those of traced functions are made in bfloat16, and with them what lies between two of them in a network,
+such as activations: TensorFlow rewrites the graphs when they are first run, and code that is run eagerly stays as it is.
+Gradients of biases, losses and what else is computed from a network's results are of float32. GPUs make products in
+TensorFloat-32, of ten bits in place of 23, unless told not to, as `alf` does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Iterator
 
@@ -20,6 +22,16 @@ from alf import _tf
 from alf.utils.devices import has_gpu
 
 _OPTION = "auto_mixed_precision_onednn_bfloat16"
+# What TensorFlow would make in bfloat16 too behind a product. It adds the rows of a bias' gradient up one by one, and a sum
+# in bfloat16 ends at 256 times what is added: over 10,000 rows a twentieth was left of it. A difference of two numbers near
+# 200, such as a TD error, was rounded to whole ones.
+_IN_FLOAT32 = (
+    *("BiasAddGrad", "Erf", "FloorDiv", "Log", "Log1p", "LogSoftmax", "Mul", "Prod", "RealDiv", "Reciprocal", "Rsqrt"),
+    *("Softmax", "Softplus", "SoftplusGrad", "Sqrt", "Square", "SquaredDifference", "Sub", "Sum"),
+)
+# Lists that TensorFlow has of operations, and asks the environment for changes of.
+_INFERRED = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_REMOVE"
+_DENIED = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_DENYLIST_ADD"
 # As Linux calls the instructions; without them oneDNN makes such products more slowly than those of float32.
 _INSTRUCTIONS = frozenset(("avx512_bf16", "amx_bf16"))
 _PROCESSORS = pathlib.Path("/proc/cpuinfo")
@@ -52,6 +64,9 @@ def use(wanted: bool) -> None:
             "products stay in float32.",
             " or ".join(sorted(_INSTRUCTIONS)),
         )
+    if possible:
+        for name in (_INFERRED, _DENIED):
+            os.environ.setdefault(name, ",".join(_IN_FLOAT32))
     if possible != in_force():
         tf.config.optimizer.set_experimental_options({_OPTION: possible})
         _tf.merge_activations(possible)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
@@ -100,6 +102,71 @@ def test_activations_are_part_of_products_as_long_as_these_are_in_bfloat16():
             tf.function(layer)(tf.ones((2, 4)))
         operations = {node.op for graph in graphs for node in graph.node}
         assert ("Relu" in operations, "_FusedMatMul" in operations) == (not wanted, wanted)
+
+
+def _layers(sizes: tuple[int, ...]) -> list[tf.keras.layers.Dense]:
+    """Dense layers with activations between them, built."""
+    layers = [tf.keras.layers.Dense(size, activation=tf.nn.relu) for size in sizes[1:-1]]
+    layers.append(tf.keras.layers.Dense(sizes[-1]))
+    for size, layer in zip(sizes, layers, strict=False):
+        layer.build((None, size))
+    return layers
+
+
+@needs_bfloat16
+def test_gradients_of_many_rows_and_their_norm_are_summed_in_float32():
+    """Sums in bfloat16 end at 256 times what is added."""
+    tf.random.set_seed(0)
+    layers, x = _layers((8, 64, 64, 1)), tf.random.stateless_normal((20_000, 8), [1, 2])
+
+    @tf.function
+    def step() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            y = x
+            for layer in layers:
+                y = layer(y)
+            loss = tf.reduce_mean(tf.square(y - 1.0))
+        gradients = tape.gradient(loss, [variable for layer in layers for variable in layer.trainable_variables])
+        return gradients, [tf.clip_by_norm(gradient, 1e-3) for gradient in gradients]
+
+    exact, _ = step()
+    mixed_precision.use(True)
+    got, clipped = tf.function(step.python_function)()
+    for mine, other, short in zip(got, exact, clipped, strict=True):
+        assert float(tf.reduce_max(tf.abs(mine - other))) < 0.02 * float(tf.reduce_max(tf.abs(other)))
+        assert float(tf.norm(short)) == pytest.approx(1e-3, rel=1e-3)
+
+
+@needs_bfloat16
+def test_losses_are_of_the_whole_difference_between_values_and_targets():
+    """Of numbers near 200, which bfloat16 has in steps of one."""
+    tf.random.set_seed(0)
+    layers, x = _layers((8, 64, 64, 1)), tf.random.stateless_normal((256, 8), [1, 2])
+    layers[-1].bias.assign([200.0])
+    targets = 200.0 + tf.random.stateless_uniform((256, 1), [3, 4])
+
+    @tf.function
+    def step() -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            y = x
+            for layer in layers:
+                y = layer(y)
+            error = y - targets
+            loss = tf.reduce_mean(tf.square(error))
+        return y, error, tape.gradient(loss, layers[0].trainable_variables)
+
+    mixed_precision.use(True)
+    values, errors, _ = step()
+    assert np.array_equal(errors, values - targets)
+    assert len(np.unique(errors)) > 200
+
+
+def test_what_the_program_has_set_of_operations_in_bfloat16_stays(monkeypatch):
+    """Of the settings alone: any processor shows them."""
+    monkeypatch.setattr(mixed_precision, "supported", lambda: True)
+    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_REMOVE", "Tanh")
+    mixed_precision.use(True)
+    assert os.environ["TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_REMOVE"] == "Tanh"
 
 
 def test_what_the_program_has_set_of_merging_stays(monkeypatch):
