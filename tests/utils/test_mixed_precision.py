@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context
+from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 
 from alf.drivers.unroll import sequential
 from alf.utils import mixed_precision
@@ -135,6 +136,25 @@ def test_gradients_of_many_rows_and_their_norm_are_summed_in_float32():
     for mine, other, short in zip(got, exact, clipped, strict=True):
         assert float(tf.reduce_max(tf.abs(mine - other))) < 0.02 * float(tf.reduce_max(tf.abs(other)))
         assert float(tf.norm(short)) == pytest.approx(1e-3, rel=1e-3)
+
+
+@needs_bfloat16
+def test_gradients_of_many_steps_of_a_recurrent_network_are_summed_in_float32():
+    tf.random.set_seed(0)
+    network = LSTMEncodingNetwork(tf.TensorSpec([8], tf.float32), lstm_size=(32,))
+    network.create_variables()
+    x, step_type = tf.random.stateless_normal((16, 512, 8), [1, 2]), tf.fill((16, 512), 1)
+
+    @tf.function
+    def step() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(network(x, step_type=step_type)[0] - 1.0))
+        return tape.gradient(loss, network.trainable_variables)
+
+    exact = step()
+    mixed_precision.use(True)
+    for mine, other in zip(tf.function(step.python_function)(), exact, strict=True):
+        assert float(tf.norm(mine - other)) < 0.02 * float(tf.norm(other))
 
 
 @needs_bfloat16
