@@ -15,7 +15,7 @@ from alf.algorithms import minibatch
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.agent import Agent
-from alf.algorithms.agent_parts import total_loss
+from alf.algorithms.agent_parts import by_size, total_loss
 from alf.algorithms.curiosity import CuriosityAlgorithm, CuriosityInfo
 from alf.algorithms.goal_generator import GoalInfo, RandomCategoricalGoalGenerator
 from alf.algorithms.icm_algorithm import ICMAlgorithm
@@ -196,6 +196,7 @@ def test_what_is_recorded_is_the_smallest() -> None:
     assert recorded(pixels, half, scale) == ([2], tf.uint8)
     assert recorded(pixels, scale, half) == ([4], tf.uint8)
     assert recorded(OBS, lambda o: o + 1.0) == ([2], tf.float32)
+    assert by_size([half, cast_transformer], OBS)[:2] == ([half, cast_transformer], [])
     assert recorded(tf.TensorSpec([2], tf.float64), lambda o: tf.cast(o, tf.float32)) == ([2], tf.float32)
 
 
@@ -349,7 +350,7 @@ def test_each_part_of_the_loss_is_counted_once() -> None:
     total = total_loss(rl, parts)
     assert float(total.scalar_loss) == 111.0
     assert total.loss is rl.loss
-    assert total.extra == {"a": 1, "b": 2}
+    assert (total.extra, rl.extra) == ({"a": 1, "b": 2}, {"a": 1})
     assert float(total_loss(LossInfo(loss=rl.loss), parts).scalar_loss) == 110.0
     with pytest.raises(ValueError, match="not as loss"):
         total_loss(rl, [LossInfo(loss=tf.ones([2, 3]))])

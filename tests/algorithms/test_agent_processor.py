@@ -185,6 +185,35 @@ def test_what_follows_a_gap_is_not_joined_to_what_was_before():
     assert all(found)
 
 
+def test_a_gap_is_seen_in_one_number_of_the_observation() -> None:
+    """All else is the same before and behind it: types, rewards and what the observation tells of the slot."""
+    processor = AgentProcessor(2)
+    for serials in ([1, 2], [6, 7]):
+        rows = [{"step_type": MID, "serial": serial, "action": serial, "prev_action": 0} for serial in [*serials, 3]]
+        steps = [_time_step([row], np.zeros(1))._replace(reward=np.ones(1, np.float32)) for row in rows]
+        stacked = ActionTimeStep(*(np.stack(x) for x in zip(*steps[:2], strict=True)))
+        action = np.array([[row["action"]] for row in rows[:2]])
+        processor.add(Experience(*stacked, action=action, bootstrap=Bootstrap(steps[2], ())), 1)
+    assert processor.dropped_steps == 2
+    assert processor.held_steps == 2
+
+
+def test_behind_a_gap_the_action_before_is_the_one_that_was_given() -> None:
+    processor = AgentProcessor(4)
+    before: dict[int, tuple[int, int]] = {}
+    for i, (exp, _, _) in enumerate(_batches(8, 6, 5, 1)):
+        if i != 4:
+            processor.add(exp, 6)
+        segments = processor.take_apart()
+        for segment in segments if i > 4 else ():
+            for row, stream in enumerate(segment.env_id.numpy()[0, 0].tolist()):
+                first = int(segment.step_type[0, 0, row]), int(segment.prev_action[0, 0, row])
+                before.setdefault(stream, first)
+    assert set(before) == set(range(6))
+    assert {given for kind, given in before.values() if kind == FIRST} <= {0}
+    assert {given for kind, given in before.values() if kind != FIRST} == {-7}
+
+
 def test_memory_does_not_grow_with_the_agents_seen():
     processor = AgentProcessor(8)
     sizes = set()

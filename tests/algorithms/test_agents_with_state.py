@@ -8,13 +8,14 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.agent import Agent
+from alf.algorithms.agent_rows import experience_of
 from alf.algorithms.behavior import Behavior
 from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.normalization import ObservationNormalizer, RewardNormalizer
 from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
-from alf.data_structures import PolicyStep
+from alf.data_structures import ActionTimeStep, Bootstrap, Experience, PolicyStep
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments import create_environment
@@ -118,3 +119,32 @@ def test_in_play_each_agent_remembers_its_own_steps():
     env.close()
     assert max(times for _, times, _ in seen) > 3
     assert all(action == times % 5 for _, times, action in seen)
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_the_rows_of_agents_have_the_version_of_their_environment_and_the_state_of_their_own(with_state):
+    def step(*outer):
+        each = np.arange(np.prod([*outer, 3]), dtype=np.float32).reshape(*outer, 3)
+        seen = {"step_type": np.ones_like(each, np.int32), "reward": each, "discount": each, "observation": each}
+        of_env = np.zeros(outer, np.float32)
+        return ActionTimeStep(of_env.astype(np.int32), of_env, of_env, {"fox": seen}, {"fox": each}, of_env)
+
+    first, after = step(1, 1, 2), step(1, 2)
+    exp = Experience(
+        *first._replace(env_id=np.array([[[4, 9]]], np.int32)),
+        action=first.prev_action,
+        rollout_info=first.prev_action,
+        state=first.prev_action,
+        policy_version=np.array([[[7, 8]]]),
+        bootstrap=Bootstrap(
+            after._replace(env_id=np.array([[4, 9]], np.int32)), {"fox": 10.0 + after.prev_action["fox"]}
+        ),
+    )
+    rows = experience_of(tf.nest.map_structure(tf.constant, exp), "fox", 3, with_state)
+    assert rows.env_id.numpy().tolist() == [[[12, 13, 14, 27, 28, 29]]]
+    assert rows.policy_version.numpy().tolist() == [[[7, 7, 7, 8, 8, 8]]]
+    assert rows.bootstrap.state.numpy().tolist() == [[10.0, 11.0, 12.0, 13.0, 14.0, 15.0]]
+    if with_state:
+        assert rows.state.numpy().tolist() == [[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]]
+    else:
+        assert rows.state == ()

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms import judging
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent import Agent
 from alf.algorithms.bc_algorithm import BcAlgorithm
@@ -65,6 +66,15 @@ def test_an_actor_critic(epsilon: float) -> None:
     p = get_predictions(algorithm, steps.observation, "action_probabilities").numpy()
     value = get_predictions(algorithm, steps.observation, "value").numpy()
     expect(judge(algorithm, steps, epsilon), mixed(p, p.argmax(1), steps.action, epsilon), value)
+
+
+def test_more_steps_than_go_through_the_networks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, steps = make("dqn", OBS, CHOICE), steps_of(choices())
+    whole: Any = judge(algorithm, steps, 0.3)
+    monkeypatch.setattr(judging, "_AT_ONCE", 4)
+    parts: Any = judge(algorithm, steps, 0.3)
+    for expected, found in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])

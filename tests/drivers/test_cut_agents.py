@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from alf.algorithms.agent_rows import rows_of
+from alf.algorithms.agent_rows import cut_rows, rows_of
 from alf.algorithms.behavior import Behavior
 from alf.algorithms.behaviors import Behaviors
-from alf.data_structures import ActionTimeStep
+from alf.data_structures import ActionTimeStep, Experience
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments import create_environment
@@ -136,6 +137,17 @@ def test_rows_of_agents_end_with_their_environment():
     assert rows.discount.numpy().tolist() == [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]
     assert rows.prev_action.numpy().tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     assert rows.env_id.numpy().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_who_ends_by_itself_when_its_environment_does_is_not_cut():
+    """As where the last of a team ends the episode: what it has learned at its end is not to be dropped."""
+    seen = {
+        STEP_TYPE: np.array([[[FIRST, MID, LAST, LAST, IDLE], [FIRST, MID, LAST, LAST, IDLE]]]),
+        DISCOUNT: np.array([[[1.0, 1.0, 0.0, 1.0, 1.0]] * 2], np.float32),
+    }
+    exp = Experience(step_type=np.array([[MID, LAST]]), observation={"fox": seen})
+    exp = tf.nest.map_structure(lambda x: x[np.newaxis], exp)
+    assert cut_rows(exp, "fox").tolist() == [[[False] * 5 + [True, True, False, True, False]]]
 
 
 def test_a_wrong_name_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 from typing import Any
 
@@ -76,6 +77,25 @@ def test_random_values_are_within_the_bounds(dtype: Any, bounds: Any, below: boo
 
 
 @pytest.mark.parametrize(
+    ("dtype", "low", "high", "expected"),
+    [
+        (tf.float32, None, -50, (-52, -50)),
+        (tf.float32, 50, np.inf, (50, 52)),
+        (tf.float32, -np.inf, np.inf, (-1, 1)),
+        (tf.int64, -np.inf, -50, (-52, -50)),
+        (tf.uint8, None, 1, (0, 1)),
+        (tf.int64, 3, 5, (3, 5)),
+        (tf.bool, None, None, (0, 1)),
+    ],
+)
+def test_all_allowed_values_that_are_moderate_are_drawn(dtype: Any, low: Any, high: Any, expected: Any) -> None:
+    bounds = (None if b is None else np.asarray(b) for b in (low, high))
+    values = Leaf("x", (100,), dtype, *bounds).draw(np.random.default_rng(0), 5).numpy()
+    rounded = np.round(values.astype(np.float64)).astype(int)
+    assert np.unique(rounded).tolist() == list(range(expected[0], expected[1] + 1))
+
+
+@pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
         (-1e4, 1e4, (-100, 100)),
@@ -124,6 +144,29 @@ def test_another_action_counts_as_equal_only_where_it_is_as_probable() -> None:
     _check(_other_action, zero=True)
     with pytest.raises(ExportError, match="by the policy"):
         _check(_other_action)
+
+
+def test_each_row_with_another_action_has_to_be_as_probable() -> None:
+    policy = exportable(make("multi_discrete"))
+    run = policy.functions["action"]
+
+    def check(good: set[int], changed: set[int]) -> None:
+        def model(inputs: Any) -> Any:
+            action = run(inputs)["action"].numpy()
+            for row in changed & set(range(len(action))):
+                # The last part of an action counts as the first does.
+                action[row, -1] = (action[row, -1] + 1) % 4
+            return {"action": action}
+
+        def nearly_best(inputs: Any, actions: Any) -> np.ndarray:
+            return np.isin(np.arange(len(actions["action"])), list(good))
+
+        verify.check(dataclasses.replace(policy, nearly_best=nearly_best), run, model, "The model")
+
+    check({0, 2}, {2})
+    for good, changed in (({0, 2}, {1}), ({0, 2}, {1, 2}), (set(), {2})):
+        with pytest.raises(ExportError, match="by the policy"):
+            check(good, changed)
 
 
 @pytest.mark.parametrize(

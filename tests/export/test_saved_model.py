@@ -265,6 +265,16 @@ def test_a_disk_that_fails_is_told_and_leaves_nothing(tmp_path: pathlib.Path, mo
     assert not list(tmp_path.iterdir())
 
 
+def test_a_graph_that_is_not_as_it_was_written_is_told(tmp_path: pathlib.Path) -> None:
+    writer = saved_model.SavedModelWriter(exportable(make("feed_forward")))
+    writer.write(str(tmp_path))
+    writer.verify(str(tmp_path))
+    graph = tmp_path / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes()[:-1])
+    with pytest.raises(ExportError, match=r"saved_model\.pb is not as it was written"):
+        writer.verify(str(tmp_path))
+
+
 def test_other_files_in_the_directory_stay(tmp_path: pathlib.Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "model.onnx").write_text("of an earlier export")
@@ -276,7 +286,20 @@ def test_other_files_in_the_directory_stay(tmp_path: pathlib.Path) -> None:
     assert file.read_text() == "mine"
 
 
-def test_acting_that_looks_at_rewards_gets_them_as_inputs() -> None:
+def test_a_tilde_is_home_and_what_a_killed_export_has_left_is_no_part_of_the_next(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    left = tmp_path / "model.export-partial"
+    left.mkdir()
+    (left / "half.pb").write_text("a half")
+    monkeypatch.chdir(tmp_path)
+    export_policy(exportable(make("feed_forward")), os.path.join("~", "model"))
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["metadata.json", "saved_model"]
+
+
+def test_acting_that_looks_at_rewards_gets_them_as_inputs(tmp_path: pathlib.Path) -> None:
     algorithm = make("feed_forward")
     predict = algorithm.predict
     algorithm.predict = lambda t, *args, **kwargs: predict(
@@ -285,6 +308,8 @@ def test_acting_that_looks_at_rewards_gets_them_as_inputs() -> None:
     writer = saved_model.SavedModelWriter(exportable(algorithm))
     assert writer.inputs_of("action") == ["reward", "observation"]
     assert writer.inputs_of("value") == ["observation"]
+    writer.write(str(tmp_path))
+    writer.verify(str(tmp_path))
 
 
 class Counter(RLAlgorithm):
@@ -319,6 +344,40 @@ def test_a_state_begins_at_zero_in_every_row_at_first(tmp_path: pathlib.Path) ->
         state = {n: step[n] for n in state}
         actions.append(step["action"].numpy().tolist())
     assert actions == [[1, 1], [2, 2], [0, 1], [1, 2]]
+
+
+class Halves(RLAlgorithm):
+    """Remembers less for acting than for recording, and acts by the observation alone, which it keeps in the state."""
+
+    def __init__(self) -> None:
+        scalar = tf.TensorSpec([], tf.float32)
+        super().__init__(
+            BOX,
+            DISCRETE,
+            train_state_spec={"acting": scalar, "recording": scalar},
+            predict_state_spec={"acting": scalar},
+            name="Halves",
+        )
+
+    def predict(self, time_step: Any, state: Any, epsilon_greedy: float) -> PolicyStep:
+        seen = time_step.observation[:, 0]
+        return PolicyStep(tf.cast(seen > 0.0, tf.int64), {"acting": seen}, ())
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> PolicyStep:
+        step = self.predict(time_step, state, 0.0)
+        after = step.state | {"recording": state["recording"] + 1.0}
+        return PolicyStep(step.action, after, {"action_distribution": step.action})
+
+
+def test_each_signature_takes_and_gives_its_own_part_of_the_state(tmp_path: pathlib.Path) -> None:
+    """All of that, whether its operations need it or not: what is given back goes in again."""
+    writer = saved_model.SavedModelWriter(exportable(Halves()))
+    parts = {"action": ["state_acting"], "distribution": ["state_acting", "state_recording"]}
+    for name, own in parts.items():
+        assert writer.inputs_of(name) == ["step_type", "observation", *own]
+        assert sorted(writer.outputs_of(name)) == ["action", *own]
+    writer.write(str(tmp_path))
+    writer.verify(str(tmp_path))
 
 
 def test_recurrent_and_nested_policies_are_among_those_tested() -> None:
