@@ -271,7 +271,8 @@ class Behaviors(OffPolicyAlgorithm):
         found = {}
         for part in self._parts:
             name, count = part.name, part.slots.count
-            own = part.algorithm.outputs(rows_of(time_step, name, count), merged(state[name], 0))
+            rows = rows_of(time_step, name, count)
+            own = part.algorithm.outputs(rows, common.reset_state_at_first(merged(state[name], 0), rows.step_type))
             found.update({f"{name}/{key}": value for key, value in split(own, count).items()})
         return found
 

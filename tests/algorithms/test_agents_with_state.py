@@ -21,9 +21,10 @@ from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments import create_environment
 from alf.environments.agents_env import AgentsEnv
 from alf.environments.counting_agents import CountingAgents
+from alf.utils import common
 from tests.algorithms import networks
 
-FIRST, LAST, IDLE = 0, 2, 3
+FIRST, MID, LAST, IDLE = 0, 1, 2, 3
 
 
 def _make_agents():
@@ -100,6 +101,21 @@ class Remembering(OnPolicyAlgorithm):
 
     def rollout(self, time_step, state, mode):
         return PolicyStep(state % 5, state + 1, ())
+
+    def outputs(self, time_step, state):
+        return {"value": state}
+
+
+def test_what_networks_say_of_an_agent_that_begins_is_of_an_agent_that_remembers_nothing():
+    env = _environment(2)
+    algorithm = _behaviors(env, Remembering)
+    env.close()
+    time_step = common.zeros_from_spec(algorithm.time_step_spec, 2)
+    # The environment's episode is in its midst: it alone tells of no beginning.
+    time_step = time_step._replace(step_type=tf.constant([MID, MID]))
+    time_step.observation["agent"]["step_type"] = tf.constant([[MID, FIRST, MID], [FIRST, MID, MID]])
+    state = {"agent": tf.constant([[4, 5, 6], [7, 8, 9]], tf.int64)}
+    assert algorithm.outputs(time_step, state)["agent/value"].numpy().tolist() == [[4, 0, 6], [0, 8, 9]]
 
 
 def test_in_play_each_agent_remembers_its_own_steps():
