@@ -67,7 +67,8 @@ def use(wanted: bool) -> None:
         )
     if possible:
         for name in (_INFERRED, _DENIED):
-            os.environ.setdefault(name, ",".join(_IN_FLOAT32))
+            others = filter(None, os.environ.get(name, "").split(","))
+            os.environ[name] = ",".join(dict.fromkeys((*others, *_IN_FLOAT32)))
     if possible != in_force():
         tf.config.optimizer.set_experimental_options({_OPTION: possible})
         _tf.merge_activations(possible)

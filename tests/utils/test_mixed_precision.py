@@ -181,12 +181,19 @@ def test_losses_are_of_the_whole_difference_between_values_and_targets():
     assert len(np.unique(errors)) > 200
 
 
-def test_what_the_program_has_set_of_operations_in_bfloat16_stays(monkeypatch):
-    """Of the settings alone: any processor shows them."""
-    monkeypatch.setattr(mixed_precision, "supported", lambda: True)
-    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_REMOVE", "Tanh")
+@needs_bfloat16
+@pytest.mark.parametrize("lists", [("INFERLIST_REMOVE",), ("INFERLIST_REMOVE", "DENYLIST_ADD")])
+def test_what_the_program_keeps_in_float32_stays_there_too(product, monkeypatch, lists):
+    """TensorFlow rewrites nothing where its lists contradict each other."""
+    names = [f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{name}" for name in lists]
+    for name in ("INFERLIST_REMOVE", "DENYLIST_ADD"):
+        monkeypatch.delenv(f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{name}", raising=False)
+    for name in names:
+        monkeypatch.setenv(name, "Tanh")
     mixed_precision.use(True)
-    assert os.environ["TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_REMOVE"] == "Tanh"
+    assert product() == 8
+    for name in names:
+        assert {"Tanh", "BiasAddGrad"} <= set(os.environ[name].split(","))
 
 
 def test_what_the_program_has_set_of_merging_stays(monkeypatch):
