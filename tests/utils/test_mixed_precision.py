@@ -105,29 +105,23 @@ def test_activations_are_part_of_products_as_long_as_these_are_in_bfloat16():
         assert ("Relu" in operations, "_FusedMatMul" in operations) == (not wanted, wanted)
 
 
-def _layers(sizes: tuple[int, ...]) -> list[tf.keras.layers.Dense]:
-    """Dense layers with activations between them, built."""
-    layers = [tf.keras.layers.Dense(size, activation=tf.nn.relu) for size in sizes[1:-1]]
-    layers.append(tf.keras.layers.Dense(sizes[-1]))
-    for size, layer in zip(sizes, layers, strict=False):
-        layer.build((None, size))
-    return layers
+def _network() -> tf.keras.Sequential:
+    """From rows of 8 numbers to one, built."""
+    layers = [tf.keras.layers.Dense(64, tf.nn.relu, input_shape=(8,)), tf.keras.layers.Dense(64, tf.nn.relu)]
+    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)])
 
 
 @needs_bfloat16
 def test_gradients_of_many_rows_and_their_norm_are_summed_in_float32():
     """Sums in bfloat16 end at 256 times what is added."""
     tf.random.set_seed(0)
-    layers, x = _layers((8, 64, 64, 1)), tf.random.stateless_normal((20_000, 8), [1, 2])
+    network, x = _network(), tf.random.stateless_normal((20_000, 8), [1, 2])
 
     @tf.function
     def step() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            y = x
-            for layer in layers:
-                y = layer(y)
-            loss = tf.reduce_mean(tf.square(y - 1.0))
-        gradients = tape.gradient(loss, [variable for layer in layers for variable in layer.trainable_variables])
+            loss = tf.reduce_mean(tf.square(network(x) - 1.0))
+        gradients = tape.gradient(loss, network.trainable_variables)
         return gradients, [tf.clip_by_norm(gradient, 1e-3) for gradient in gradients]
 
     exact, _ = step()
@@ -161,19 +155,17 @@ def test_gradients_of_many_steps_of_a_recurrent_network_are_summed_in_float32():
 def test_losses_are_of_the_whole_difference_between_values_and_targets():
     """Of numbers near 200, which bfloat16 has in steps of one."""
     tf.random.set_seed(0)
-    layers, x = _layers((8, 64, 64, 1)), tf.random.stateless_normal((256, 8), [1, 2])
-    layers[-1].bias.assign([200.0])
+    network, x = _network(), tf.random.stateless_normal((256, 8), [1, 2])
+    network.layers[-1].bias.assign([200.0])
     targets = 200.0 + tf.random.stateless_uniform((256, 1), [3, 4])
 
     @tf.function
     def step() -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            y = x
-            for layer in layers:
-                y = layer(y)
-            error = y - targets
+            values = network(x)
+            error = values - targets
             loss = tf.reduce_mean(tf.square(error))
-        return y, error, tape.gradient(loss, layers[0].trainable_variables)
+        return values, error, tape.gradient(loss, network.trainable_variables)
 
     mixed_precision.use(True)
     values, errors, _ = step()
