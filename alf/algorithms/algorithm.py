@@ -223,7 +223,10 @@ class Algorithm(tf.Module):
         raise NotImplementedError(f"{type(self).__name__} defines no train_step.")
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
-        """The loss of [T, B] training infos; subclasses define it."""
+        """The loss of [T, B] training infos; subclasses define it.
+
+        What is learned is not assigned to in it, nor in `train_step`, but in `after_train`: it is read once an update.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no calc_loss.")
 
     def after_train(self, training_info: TrainingInfo) -> None:

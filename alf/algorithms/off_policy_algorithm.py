@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from absl import logging
 
 from alf.algorithms import contracts, minibatch
 from alf.algorithms.gradient_norms import gradient_norms
+from alf.algorithms.learner_tape import LearnerTape
 from alf.algorithms.learners import Learners, SharedTape
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
 from alf.data_structures import Experience, LossInfo, Nest, StepType
@@ -426,12 +428,13 @@ class OffPolicyAlgorithm(RLAlgorithm):
                 metrics[f"action_distribution/{i}"] = tf.reduce_mean(leaf)
         return metrics, loss_info
 
-    def _forward(self, exp: Experience, state: Nest, extended: bool) -> tuple[tf.GradientTape | SharedTape, Nest]:
+    def _forward(self, exp: Experience, state: Nest, extended: bool) -> tuple[LearnerTape | SharedTape, Nest]:
         """What `_run_train_steps` gives in training, and the tape that saw it."""
         learners = self._volatile.learners
         if learners is not None:
             return learners.run(lambda e, s: self._run_train_steps(e, s, extended), exp, state)
-        with tf.GradientTape(persistent=len(self.optimized_variables()) > 1) as tape, learning():
+        weights = [variables for _, variables in self.optimized_variables()]
+        with LearnerTape([*itertools.chain(*weights)], persistent=len(weights) > 1) as tape, learning():
             return tape, self._run_train_steps(exp, state, extended)
 
     @property

@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
-from alf.drivers.policy_store import Snapshot, check_reads_no_variable, reading
+from alf.drivers.policy_store import Snapshot, check_reads_no_variable
 from alf.drivers.queues import TFQueues
 from alf.drivers.unroll import Call, Policy
 from alf.utils.common import flat
 from alf.utils.devices import for_host, on_host
+from alf.utils.reading import reading
 
 
 def queue_policy(queues: TFQueues) -> Policy:

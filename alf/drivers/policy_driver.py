@@ -18,11 +18,12 @@ from alf.data_structures import ActionTimeStep, Nest, PolicyStep, TimeStep
 from alf.drivers.base import Driver, batched, check_env
 from alf.drivers.collector import MEASURED_STEPS, SLOW_STEP_SECS, FreshObservations
 from alf.drivers.host_calls import host_call
-from alf.drivers.policy_store import PolicyStore, check_reads_no_variable, reading
+from alf.drivers.policy_store import PolicyStore, check_reads_no_variable
 from alf.drivers.unroll import StopUnroll, action_time_step, control_of, executor_for, in_loop, thread_of_the_pool
 from alf.utils import rng
 from alf.utils.common import add_outer_dims, check_range, reset_state_at_first, zeros_from_spec
 from alf.utils.devices import for_host, has_gpu
+from alf.utils.reading import reading
 
 PREDICT = 2
 

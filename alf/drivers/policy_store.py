@@ -7,9 +7,8 @@ and no forward pass can see half of an update.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,24 +22,6 @@ class Snapshot(NamedTuple):
 
     version: int
     weights: tuple[tf.Tensor, ...]
-
-
-@contextlib.contextmanager
-def reading(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
-    """While tracing inside this block, reading a variable gives the tensor at its place in `values`.
-
-    Uses the value cache that TensorFlow's resource variables have for variables pinned to a caching device. It is for
-    tracing in the main thread, before any other thread runs the variables. What passes by that cache (`tf.gather` of a
-    variable, an assignment, an inner `tf.function`) still meets the variable itself; `check_reads_no_variable` tells.
-    """
-    plain = [getattr(v, "_variable", v) for v in variables]
-    for variable, value in zip(plain, values, strict=True):
-        variable._cached_value = value
-    try:
-        yield
-    finally:
-        for variable in plain:
-            variable._cached_value = None
 
 
 def check_reads_no_variable(function: Any) -> None:

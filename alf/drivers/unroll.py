@@ -22,9 +22,10 @@ from alf import _tf
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, Nest, PolicyStep, StepType, TimeStep
 from alf.drivers.host_calls import host_call
-from alf.drivers.policy_store import check_reads_no_variable, reading
+from alf.drivers.policy_store import check_reads_no_variable
 from alf.utils.common import add_outer_dims, broadcast_mask, reset_state_at_first
 from alf.utils.devices import for_host, on_host
+from alf.utils.reading import reading
 from alf.utils.tracing import Concrete
 
 # The three numbers of a step, stacked in one float32 array [3, B] on the way through the graph.

@@ -16,8 +16,9 @@ import tensorflow as tf
 from alf import _tf
 from alf.drivers import unroll
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
-from alf.drivers.policy_store import PolicyStore, reading
+from alf.drivers.policy_store import PolicyStore
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment
+from alf.utils.reading import reading
 from tests.algorithms.networks import ppo
 from tests.drivers.counting import CountingAlgorithm, make_envs
 

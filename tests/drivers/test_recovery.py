@@ -180,12 +180,14 @@ class Uncareful(CountingAlgorithm):
         policy_step = super().rollout(time_step, state, mode)
         if self.how == "gather":
             extra = tf.gather(self._table, tf.zeros_like(time_step.step_type))
+        elif self.how == "inner function":
+            extra = tf.function(lambda: self._weight + tf.zeros_like(time_step.reward), autograph=False)()
         else:
             extra = self._weight.assign_add(0.0) + tf.zeros_like(time_step.reward)
         return policy_step._replace(info=policy_step.info._replace(weight=policy_step.info.weight + 0.0 * extra))
 
 
-@pytest.mark.parametrize("how", ["gather", "assign"])
+@pytest.mark.parametrize("how", ["gather", "assign", "inner function"])
 @pytest.mark.parametrize("actors", [0, 1])
 def test_acting_on_live_variables_is_refused(how: str, actors: int) -> None:
     envs = make_envs(2, 1)
