@@ -39,8 +39,8 @@ _OURS: dict[str, tuple[str, list[str]]] = {
         + ["create_environment.num_parallel_environments=1", "ReplayBuffer.max_length=100000"],
     ),
 }
-# Environment steps between two calls of the learner, which then does as many updates.
-_TURNS = (8, 64)
+# Environment steps between two calls of the learner, which then does as many updates; an episode of Pendulum has 200.
+_TURNS = (8, 64, 200)
 
 _COMMON: Setting = {
     "batch_size": 256,
@@ -60,6 +60,7 @@ _PEER_WAYS: list[Setting] = [
     {"threads": 2, "train_freq": 1, "gradient_steps": 1},
     {"threads": 1, "train_freq": 1, "gradient_steps": 1},
     {"threads": 2, "train_freq": 64, "gradient_steps": 64},
+    {"threads": 2, "train_freq": 200, "gradient_steps": 200},
 ]
 
 

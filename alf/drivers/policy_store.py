@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.utils import devices
+from alf.utils.tracing import Traced
 
 
 class Snapshot(NamedTuple):
@@ -50,7 +51,7 @@ class PolicyStore:
         self._lock = threading.Lock()
         self._latest: Snapshot | None = None
         # Reading shares the variable's buffer; the next update of the variable copies it before it writes.
-        self._read = tf.function(lambda: tuple(v.read_value() for v in self._variables), autograph=False)
+        self._read = Traced(lambda: tuple(v.read_value() for v in self._variables))
 
     @property
     def variables(self) -> list[tf.Variable]:
