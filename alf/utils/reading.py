@@ -24,8 +24,9 @@ def reading(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> It
       values: for each a tensor of its shape and dtype.
     """
     plain = [getattr(v, "_variable", v) for v in variables]
-    for variable, value in zip(plain, values, strict=True):
-        variable._read_variable_op = _reader(variable._read_variable_op, value)
+    readers = [_reader(v._read_variable_op, value) for v, value in zip(plain, values, strict=True)]
+    for variable, read in zip(plain, readers, strict=True):
+        variable._read_variable_op = read
     try:
         yield
     finally:

@@ -1,8 +1,7 @@
-"""The tape of an update: gradients are those of a plain tape, and every weight is read once."""
+"""The tape of an update gives the gradients of a plain tape."""
 
 from __future__ import annotations
 
-import collections
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,6 @@ import pytest
 import tensorflow as tf
 
 from alf.algorithms.learner_tape import LearnerTape
-from alf.algorithms.rl_algorithm import training_info_from
-from alf.utils import rng
-from tests.algorithms.off_policy import make
-from tests.algorithms.test_work_of_an_update import BOX, CHOICE, OBS, experience
 
 X = [[1.0, 2.0, 3.0], [-1.0, 0.5, 2.0]]
 
@@ -79,28 +74,3 @@ def test_a_persistent_tape_gives_gradients_more_than_once() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
         np.testing.assert_allclose(after, old - wanted, rtol=1e-6)
         np.testing.assert_allclose(weight, old - wanted, rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["sac", "ddpg", "td3", "dqn", "discrete_sac"])
-def test_an_update_reads_every_weight_once(name: str) -> None:
-    """Beside what the optimiser and the target networks, which follow, read of it."""
-    spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
-    algorithm = make(name, OBS, spec, layers=(8, 8))
-    algorithm.build_optimizers()
-    weights = [id(v.handle) for _, owned in algorithm.optimized_variables() for v in owned]
-    exp = experience(spec)
-
-    @tf.function(autograph=False)
-    def losses() -> Any:
-        with rng.scope(tf.constant([1, 2])):
-            tape, info = algorithm._forward(exp, None, True)
-            with tape:
-                loss = algorithm.calc_loss(training_info_from(exp, info, exp.rollout_info))
-            return loss.loss
-
-    graph = losses.get_concrete_function().graph
-    handles = {inner.name: id(outer) for outer, inner in graph.captures}
-    reads = collections.Counter(
-        handles[operation.inputs[0].name] for operation in graph.get_operations() if operation.type == "ReadVariableOp"
-    )
-    assert {handle: reads[handle] for handle in weights} == dict.fromkeys(weights, 1)

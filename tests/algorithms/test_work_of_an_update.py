@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.rl_algorithm import training_info_from
 from alf.data_structures import Experience, StepType, TrainingInfo
 from alf.utils import rng
 from alf.utils.common import zeros_from_spec
@@ -92,6 +94,31 @@ def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
     recorded = tf.nest.map_structure(lambda x: tf.stack([x, x]), recorded)
     exp = experience(spec)._replace(rollout_info=recorded)
     assert products(update.get_concrete_function(exp)) == WORK[name]
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_an_update_reads_every_weight_once(name: str) -> None:
+    """Beside what the optimiser and the target networks, which follow, read of it."""
+    spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
+    algorithm = make(name, OBS, spec, layers=(8, 8))
+    algorithm.build_optimizers()
+    weights = [id(v.handle) for _, owned in algorithm.optimized_variables() for v in owned]
+    exp = experience(spec)
+
+    @tf.function(autograph=False)
+    def losses() -> Any:
+        with rng.scope(tf.constant([1, 2])):
+            tape, info = algorithm._forward(exp, None, True)
+            with tape:
+                loss = algorithm.calc_loss(training_info_from(exp, info, exp.rollout_info))
+            return loss.loss
+
+    graph = losses.get_concrete_function().graph
+    handles = {inner.name: id(outer) for outer, inner in graph.captures}
+    reads = collections.Counter(
+        handles[operation.inputs[0].name] for operation in graph.get_operations() if operation.type == "ReadVariableOp"
+    )
+    assert {handle: reads[handle] for handle in weights} == dict.fromkeys(weights, 1)
 
 
 @pytest.mark.parametrize("rows", [2, 5])

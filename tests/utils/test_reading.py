@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from alf.utils.reading import reading
@@ -41,11 +42,16 @@ def test_eager_code_reads_the_tensor() -> None:
 
 def test_after_an_error_variables_are_read_again() -> None:
     v = variable()
-    try:
-        with reading([v], [tf.constant(GIVEN)]):
-            raise KeyError
-    except KeyError:
-        assert float(v * X) == VALUE * X
+    with pytest.raises(KeyError), reading([v], [tf.constant(GIVEN)]):
+        raise KeyError
+    assert float(v * X) == VALUE * X
+
+
+def test_values_for_some_of_the_variables_change_none() -> None:
+    v = variable()
+    with pytest.raises(ValueError, match="shorter"), reading([v, variable()], [tf.constant(GIVEN)]):
+        pass
+    assert float(v * X) == VALUE * X
 
 
 def test_an_inner_function_meets_the_variable_and_is_used_again_elsewhere() -> None:
