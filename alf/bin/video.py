@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ SUFFIXES = (".mp4", ".gif")
 
 
 class VideoError(RuntimeError):
-    """The environment gives no pictures."""
+    """The environment gives no pictures, or they cannot be written."""
 
 
 class Video:
@@ -23,21 +25,26 @@ class Video:
         Args:
           env: batched environment that renders.
           path: of the file, .mp4 or .gif; its directory is created.
+
+        Raises:
+          VideoError: the file cannot be made.
         """
         import imageio.v2 as imageio
 
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        if path.lower().endswith(".gif"):
-            self._writer = imageio.get_writer(path, mode="I", duration=1000 / FPS, loop=0)
-        else:
-            self._writer = imageio.get_writer(path, mode="I", fps=FPS, macro_block_size=1)
-        self._env = env
+        self._env, self._path = env, path
+        self._begun = False
+        with self._told():
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            if path.lower().endswith(".gif"):
+                self._writer = imageio.get_writer(path, mode="I", duration=1000 / FPS, loop=0)
+            else:
+                self._writer = imageio.get_writer(path, mode="I", fps=FPS, macro_block_size=1)
 
     def add(self, trajectory: Any) -> None:
         """Takes the picture after a step.
 
         Raises:
-          VideoError: there is none.
+          VideoError: there is none, or it cannot be written.
         """
         del trajectory
         try:
@@ -49,11 +56,34 @@ class Video:
             ) from e
         if frame is None:
             raise VideoError("--record_file: the environment renders nothing; it needs render_mode='rgb_array'.")
-        self._writer.append_data(frame)
+        with self._told():
+            self._writer.append_data(frame)
+        self._begun = True
 
     def close(self) -> None:
-        """Completes the file."""
-        self._writer.close()
+        """Completes the file.
+
+        Raises:
+          VideoError: it cannot be written.
+        """
+        import imageio.v2 as imageio
+
+        with self._told():
+            self._writer.close()
+            if self._begun:
+                # How the encoder ended is not told. A file without its end cannot be opened.
+                imageio.get_reader(self._path).close()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            # An encoder that ended is told with its command line and output, over many lines.
+            why = e.strerror or "the encoder ended"
+            raise VideoError(
+                f"--record_file={self._path} cannot be written ({why}): make room, or give a path that can."
+            ) from e
 
 
 def marked(path: str, mark: str) -> str:

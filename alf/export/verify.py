@@ -45,7 +45,7 @@ def check(
     """
     rng = np.random.default_rng(0)
     for steps, batch_size in _RECURRENT if policy.state else _FEED_FORWARD:
-        states = (_zeros(policy, batch_size), _zeros(policy, batch_size))
+        states = (_not_zero(policy, batch_size), _not_zero(policy, batch_size))
         for step_type in _step_types(rng, steps, batch_size):
             drawn = {leaf.name: leaf.draw(rng, batch_size, largest_input) for leaf in policy.inputs}
             drawn |= {"step_type": step_type}
@@ -55,8 +55,8 @@ def check(
             states = _advanced(states[0], expected), _advanced(states[1], given)
 
 
-def _zeros(policy: ExportablePolicy, batch_size: int) -> Tensors:
-    # Rows at FIRST must not see what they are given, so this is anything but zero.
+def _not_zero(policy: ExportablePolicy, batch_size: int) -> Tensors:
+    # Rows at FIRST must not see the state that they are given.
     return {name: tf.ones_like(policy.leaf(name).zeros(batch_size)) for name in policy.state}
 
 

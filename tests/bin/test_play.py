@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import shutil
 import signal
 import threading
@@ -59,6 +60,22 @@ def test_video_is_readable(trained, tmp_path, logged, suffix):
     assert len(frames) == length if suffix == "mp4" else 0 < len(frames) <= length
     assert frames[0].shape[:2] == (400, 600)
     assert frames[0].std() > 0
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "gif"])
+def test_a_video_that_finds_no_room_is_told_in_a_sentence(trained, tmp_path, logged, suffix):
+    pytest.importorskip("imageio.v2")
+    path = tmp_path / f"v.{suffix}"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Files may not grow beyond this: what a full disk does, for this process and its encoder.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        code = _play(trained, "--num_episodes=20", f"--record_file={path}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2, logged
+    assert logged[-1].startswith(f"--record_file={path} cannot be written (")
+    assert "\n" not in logged[-1]
 
 
 @pytest.mark.parametrize(

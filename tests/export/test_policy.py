@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.exporting import exportable
+from alf.data_structures import StepType
 from alf.export import ExportError, verify
 from alf.export.policy import Leaf, named
 from tests.export.policies import make
@@ -167,6 +168,29 @@ def test_each_row_with_another_action_has_to_be_as_probable() -> None:
     for good, changed in (({0, 2}, {1}), ({0, 2}, {1, 2}), (set(), {2})):
         with pytest.raises(ExportError, match="by the policy"):
             check(good, changed)
+
+
+def test_another_whole_number_that_is_no_action_is_never_as_good() -> None:
+    policy = exportable(make("feed_forward"))
+
+    def with_count(count: int) -> Any:
+        return lambda inputs: {**policy.functions["action"](inputs), "state_count": tf.constant([count])}
+
+    verify.check(policy, with_count(1), with_count(1), "The model")
+    with pytest.raises(ExportError, match=r"state_count is \[2\], and by the policy \[1\]"):
+        verify.check(policy, with_count(1), with_count(2), "The model")
+
+
+def test_a_model_that_looks_at_a_state_given_to_a_first_row_is_refused() -> None:
+    policy = exportable(make("recurrent"))
+    run = policy.functions["action"]
+    verify.check(policy, run, run, "The model")
+
+    def never_first(inputs: Any) -> Any:
+        return run({**inputs, "step_type": tf.fill(inputs["step_type"].shape, int(StepType.MID))})
+
+    with pytest.raises(ExportError, match="The model: "):
+        verify.check(policy, run, never_first, "The model")
 
 
 @pytest.mark.parametrize(
