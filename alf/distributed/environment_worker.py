@@ -50,7 +50,9 @@ class EnvironmentWorker:
         self._envs: list[BatchedEnvironment] = []
         self._played: set[int] = set()
         self._begun_at = time.monotonic()
-        self._busy_secs, self._steps = 0.0, 0
+        # Seconds of the calls that are over, and when the present one began: together, as `beat` reads them beside it.
+        self._busy: tuple[float, float | None] = (0.0, None)
+        self._steps = 0
 
     def begin(self) -> dict[str, Any]:
         """Makes the environments; called again it only answers.
@@ -108,21 +110,28 @@ class EnvironmentWorker:
             self._envs[index].enter_phase(phase)
 
     def _answer(self, env: BatchedEnvironment, play: Callable[[], TimeStep]) -> Answer:
-        begin = time.monotonic()
-        time_step = play()
-        self._busy_secs += time.monotonic() - begin
+        self._busy = self._busy[0], time.monotonic()
+        try:
+            time_step = play()
+        finally:
+            self._busy = self._busy_secs(time.monotonic()), None
         self._steps += env.batch_size
         numbers = [np.asarray(x) for x in (time_step.step_type, time_step.reward, time_step.discount)]
         return [*numbers, *map(np.asarray, tf.nest.flatten(time_step.observation))], env.restarts
+
+    def _busy_secs(self, now: float) -> float:
+        secs, since = self._busy
+        return secs if since is None else secs + now - since
 
     def beat(self) -> dict[str, Any]:
         """A sign of life: `pid`, `host`, `steps` and `timings`.
 
         One environment is stepped at a time. While none is, all of them wait for the learner.
         """
-        envs = max(1, len(self._envs))
-        idle = max(0.0, time.monotonic() - self._begun_at - self._busy_secs)
-        timings = Timings(environment=self._busy_secs, waiting_for_learner=idle * envs, threads=envs)
+        envs, now = max(1, len(self._envs)), time.monotonic()
+        busy = self._busy_secs(now)
+        idle = max(0.0, now - self._begun_at - busy)
+        timings = Timings(environment=busy, waiting_for_learner=idle * envs, threads=envs)
         return {**place(), "steps": self._steps, "timings": timings._asdict()}
 
     def end(self) -> None:

@@ -160,7 +160,8 @@ class Keeper(abc.ABC):
 
     def _check_one_has_begun(self, now: float, owner: str) -> None:
         """Raises RuntimeError when no worker ever began within the limit, which `owner` has in gin."""
-        if not self._marks.ready and now - self._begun_at > self._limits.start_timeout_secs:
+        late = not self._marks.ready and now - self._begun_at > self._limits.start_timeout_secs
+        if late and not any(self._is_answered(member, "begin") for member in self._members):
             raise RuntimeError(
                 f"None of the {len(self._members)} workers has begun within {self._limits.start_timeout_secs:g} s "
                 f"({owner}.start_timeout_secs), on {self._engine.describe()}: {describe(self._members)}. Look whether "
@@ -171,7 +172,8 @@ class Keeper(abc.ABC):
         if member.state == WAITING and now >= member.restart_at:
             self._begin(member, now)
         elif member.state == STARTING and now - member.since > self._limits.start_timeout_secs:
-            self._lose(member, f"it has not begun within {self._limits.start_timeout_secs:g} s")
+            if not self._is_answered(member, "begin"):
+                self._lose(member, f"it has not begun within {self._limits.start_timeout_secs:g} s")
         elif member.state == RUNNING:
             self._ask(member)
         if member.alive:
@@ -192,8 +194,15 @@ class Keeper(abc.ABC):
         if member.beat_at is None and (member.state == UNREACHABLE or now - member.heard_at >= often):
             member.beat_at = now
             self._call(member, "beat")
-        elif member.beat_at is not None and now - member.beat_at > self._limits.heartbeat_timeout_secs:
+            return
+        late = member.beat_at is not None and now - member.beat_at > self._limits.heartbeat_timeout_secs
+        if late and not self._is_answered(member, "beat"):
             self._lose(member, f"it has given no sign of life for {now - member.heard_at:.0f} s")
+
+    def _is_answered(self, member: Member, method: str) -> bool:
+        """Whether an answer lies there, and it is the keeper that was held up: by a Ctrl-Z, or a fetch that hung."""
+        calls = [call for call, asked in self._calls.items() if asked.member is member and asked.method == method]
+        return bool(self._engine.wait(calls, 0.0))
 
     def _call(self, member: Member, method: str, *args: Any, number: int = -1) -> None:
         call = self._engine.call(member.worker, method, *args)

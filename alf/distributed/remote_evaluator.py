@@ -14,7 +14,7 @@ from absl import logging
 
 from alf.distributed.engine import Engine, Shared
 from alf.distributed.keeper import Asked, Keeper, Limits, check_positive
-from alf.distributed.member import RUNNING, Member
+from alf.distributed.member import RUNNING, STARTING, Member
 
 # Between two looks of somebody who waits for an evaluation.
 _POLL_SECS = 0.2
@@ -131,6 +131,9 @@ class RemoteEvaluator(Keeper):
         # Not under the lock, for which signs of life would wait.
         errand = _Errand(self._number, version, weights(), what)
         with self._changed:
+            if self._marks.finished is not None:
+                self.skipped += 1
+                return False
             self._errand = errand
             self._number += 1
             self._changed.notify_all()
@@ -217,7 +220,8 @@ class RemoteEvaluator(Keeper):
     def _ask(self, member: Member) -> None:
         with self._changed:
             errand = self._errand
-            if errand is None or errand.sent:
+            # A worker that is to be replaced is asked for nothing more.
+            if errand is None or errand.sent or self._dismiss:
                 return
             errand.sent, errand.steps = True, -1
         self._call(member, "evaluate", *errand.arguments(self._engine), number=errand.number)
@@ -237,7 +241,8 @@ class RemoteEvaluator(Keeper):
 
     def _gone(self, member: Member) -> None:
         with self._changed:
-            if self._errand is not None:
+            # What had got lost is counted already, and what was not asked yet is not to blame.
+            if self._errand is not None and (self._errand.sent or member.state == STARTING):
                 self._missed(self._errand)
 
     def _missed(self, errand: _Errand) -> None:

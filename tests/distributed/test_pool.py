@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -288,6 +289,29 @@ def test_a_worker_that_gives_no_sign_of_life_is_replaced(stage: Any) -> None:
     s.fetch_until(lambda: s.segments and told(s.segments[-1])["worker"] == 1 and told(s.segments[-1])["life"] > 0)
     assert "no sign of life" in s.fact(1, "last_error")
     check_prefixes(s.segments, N)
+
+
+@pytest.mark.parametrize("asked", ["begin", "beat"])
+def test_a_learner_that_stood_still_loses_no_worker(stage: Any, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a Ctrl-Z: what workers have answered meanwhile lies there."""
+    s = stage(workers=1)
+    stood = threading.Event()
+    wait, clock = s.engine.wait, time.monotonic
+
+    def wait_and_stand_still(calls: Any, timeout: float) -> Any:
+        waited_for = [call for call in calls if s.engine._methods[call] == asked]
+        if stood.is_set() or not waited_for:
+            return wait(calls, timeout)
+        wait(waited_for, PATIENCE_SECS)
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600.0)
+        stood.set()
+        return []
+
+    monkeypatch.setattr(s.engine, "wait", wait_and_stand_still)
+    s.start()
+    assert stood.wait(PATIENCE_SECS)
+    s.until(lambda: s.pool.stats()["worker_restarts"] or (s.fact(0, "last_heartbeat_secs") or 3600.0) < 1800.0)
+    assert (s.fact(0, "state"), s.fact(0, "life"), s.fact(0, "restarts")) == ("running", 0, 0)
 
 
 def test_a_worker_that_never_begins_is_replaced_when_others_have(stage: Any) -> None:

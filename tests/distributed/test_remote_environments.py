@@ -142,6 +142,26 @@ def test_workers_number_their_rows_as_the_driver_does() -> None:
         worker.reset(0)
 
 
+def test_an_environment_in_a_long_step_waits_for_nobody(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(environment_worker.time, "monotonic", lambda: now[0])
+    script.hang_at.add((0, 0, 0, 0))
+    worker = EnvironmentWorker(0, 0, f"{MODULE}:scripted", {"num_envs": 2, "batch_size": B})
+    worker.begin()
+    now[0] += 5
+    worker.reset(0)
+    stepping = threading.Thread(target=lambda: worker.step(0, [np.ones(B, np.int64)]))
+    stepping.start()
+    assert script.hanging.wait(PATIENCE_SECS)
+    now[0] += 60
+    times = [worker.beat()["timings"]]
+    script.let_go.set()
+    stepping.join(PATIENCE_SECS)
+    times.append(worker.beat()["timings"])
+    assert [(t["environment"], t["waiting_for_learner"]) for t in times] == [(60.0, 2 * 5.0)] * 2
+    worker.end()
+
+
 def test_displays_are_told_of_the_workers(make_pool: Any) -> None:
     pool = make_pool()
     envs = pool.start()

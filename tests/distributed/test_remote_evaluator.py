@@ -126,6 +126,18 @@ def test_a_killed_worker_comes_back_and_is_asked_again_for_the_same(stage: Any) 
     assert (s.fact("restarts"), s.fact("lost_requests"), s.fact("skipped_evaluations")) == (1, 1, 0)
 
 
+def test_a_loss_counts_as_one_attempt(stage: Any) -> None:
+    """Both the evaluation and the next sign of life hear of it."""
+    s = stage(max_attempts=2)
+    s.play.scripts = {0: "hangs"}
+    s.evaluator.start()
+    assert s.ask(5)
+    s.until(lambda: len(s.play.asked) == 1)
+    s.engine.kill(s.engine.newest(NUMBER))
+    assert s.evaluator.take(wait=True) == (0, 5)
+    assert (s.fact("restarts"), s.fact("lost_requests"), s.fact("skipped_evaluations")) == (1, 1, 0)
+
+
 def test_a_worker_that_is_lost_between_evaluations_costs_none(stage: Any) -> None:
     s = stage()
     s.evaluator.start()
@@ -190,6 +202,21 @@ def test_who_waits_does_so_within_a_limit_and_the_worker_is_replaced(stage: Any,
     assert s.fact("skipped_evaluations") == 1
 
 
+def test_the_end_of_a_worker_that_is_not_waited_for_costs_the_next_evaluation_nothing(stage: Any) -> None:
+    s = stage(max_attempts=1, wait_timeout_secs=0.05)
+    s.play.scripts = {0: "hangs"}
+    s.evaluator.start()
+    assert s.ask(1)
+    s.until(lambda: len(s.play.asked) == 1)
+    with s.evaluator._changed:  # so that the keeper hears of both at once
+        assert s.evaluator.take(wait=True) is None
+        s.evaluator._wait_timeout_secs = PATIENCE_SECS
+        assert s.ask(2)
+    assert s.evaluator.take(wait=True) == (1, 2)
+    assert [asked[:2] for asked in s.play.asked] == [(0, 0), (1, 1)], "it is played by the next worker"
+    assert s.fact("skipped_evaluations") == 1
+
+
 def test_who_gives_up_leaves_it_running(stage: Any) -> None:
     s = stage()
     s.play.scripts = {0: "hangs"}
@@ -243,6 +270,19 @@ def test_it_stops_in_every_state(stage: Any, script: str, monkeypatch: pytest.Mo
     assert s.evaluator._thread is None or not s.evaluator._thread.is_alive()
     assert not s.ask(2)
     assert s.evaluator.take(wait=True) in (None, (0, 1)), "nobody waits for what has ended"
+
+
+def test_what_is_asked_for_while_it_ends_is_skipped(stage: Any) -> None:
+    s = stage()
+    s.evaluator.start()
+
+    def ended() -> list[np.ndarray]:
+        s.evaluator.stop()
+        return [np.zeros(1)]
+
+    assert not s.evaluator.ask(1, ended)
+    assert not s.evaluator.busy, "nobody answers any more"
+    assert s.fact("skipped_evaluations") == 1
 
 
 @pytest.mark.parametrize(
