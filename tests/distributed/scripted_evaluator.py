@@ -18,7 +18,8 @@ class Play:
     """What one test's workers do, and what became of them.
 
     Attributes:
-      scripts: by life, or None for all others: "fails", "hangs" (and steps), "stands still" or "cannot begin".
+      scripts: by life, or None for all others: "fails", "hangs" (and steps), "stands still", "cannot begin", "begins
+        late" or "does not end".
       asked: life, number, version, sum of the weights and what else each was asked for, in order.
       ended: lives whose `end` was called.
       let_go: ends all that hangs.
@@ -48,6 +49,8 @@ class ScriptedEvaluator:
     def begin(self) -> dict[str, Any]:
         if self._play.script_of(self._life) == "cannot begin":
             raise Boom("no environment")
+        if self._play.script_of(self._life) == "begins late":
+            self._play.let_go.wait(_HANG_SECS)
         return {"pid": 1, "host": "here"}
 
     def evaluate(self, number: int, version: int, weights: list[np.ndarray], *what: Any) -> Any:
@@ -71,3 +74,5 @@ class ScriptedEvaluator:
 
     def end(self) -> None:
         self._play.ended.append(self._life)
+        if self._play.script_of(self._life) == "does not end":
+            self._play.let_go.wait(_HANG_SECS)

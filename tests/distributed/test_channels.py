@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -110,6 +112,25 @@ def test_segments_arrive_once_and_in_order_whatever_is_lost(data: st.DataObject,
         lives = [number // 1000 for _, number in received]
         assert lives == sorted(lives)
         assert all(thread == number % 2 for thread, number in received)
+
+
+def test_who_waits_for_a_segment_is_woken_by_it() -> None:
+    channel, waiting, found = StreamChannel(1, 2, 1), threading.Event(), []
+    wait_for = channel._changed.wait_for
+
+    def told(*args: Any) -> Any:
+        waiting.set()
+        return wait_for(*args)
+
+    channel._changed.wait_for = told
+    thread = threading.Thread(target=lambda: found.append(channel.fetch(600.0)))
+    thread.start()
+    assert waiting.wait(10)
+    channel.due(0)
+    channel.answered(0, 0, answer_of(0, 1))
+    thread.join(10)
+    channel.close()
+    assert [segment.thread for segment in found] == [0]
 
 
 def test_a_slow_learner_holds_workers_up() -> None:
@@ -331,6 +352,20 @@ def test_the_newest_weights_win_and_are_stored_once() -> None:
     assert channel.due(0) is random
 
 
+def test_weights_that_were_sent_are_held_by_the_engine_only() -> None:
+    class Remote(InProcessEngine):
+        def share(self, value: Any) -> Any:
+            return "a place in its store"
+
+    channel, weights = PolicyChannel(), [np.zeros(2)]
+    seen = weakref.ref(weights[0])
+    channel.publish(0, weights, False)
+    del weights
+    assert channel.latest().arguments(Remote()) == (0, False, "a place in its store")
+    gc.collect()
+    assert seen() is None
+
+
 def test_versions_only_grow() -> None:
     channel = PolicyChannel()
     channel.publish(7, [], False)
@@ -363,6 +398,30 @@ def test_marks_wake_those_who_wait() -> None:
     assert marks.finished == "all is learned"
     with pytest.raises(RuntimeError, match="Worker 3 is of no use any more: all is learned"):
         marks.wait_ready(0, "Worker 3")
+
+
+def test_the_end_of_a_run_wakes_those_who_wait_for_its_beginning() -> None:
+    marks, waiting, raised = RunMarks(), threading.Event(), []
+    wait_for = marks._changed.wait_for
+
+    def told(*args: Any) -> Any:
+        waiting.set()
+        return wait_for(*args)
+
+    def wait() -> None:
+        try:
+            marks.wait_ready(600.0, "Worker 3")
+        except RuntimeError as e:
+            raised.append(str(e))
+
+    marks._changed.wait_for = told
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert waiting.wait(10)
+    marks.signal_finished("it was stopped")
+    thread.join(10)
+    marks.signal_ready()
+    assert raised == ["Worker 3 is of no use any more: it was stopped."]
 
 
 # ---- lives ----
@@ -413,7 +472,9 @@ def test_what_a_worker_tells_adds_up_over_its_lives() -> None:
     assert member.alive
     assert member.state == "unreachable"
     member.lose("killed", 12.0)
-    assert member.facts(12.0)["state"] == "waiting to restart"
+    facts = member.facts(12.0)
+    assert (facts["state"], facts["steps_per_sec"], facts["waits_for_learner"]) == ("waiting to restart", 0.0, 0.0)
+    assert "worker 4 restarts in 0 s after: killed" in member.describe(99.0)
     assert "worker 4 restarts in 1 s after: killed" in member.describe(12.0)
     member.begin("handle", 14.0)
     assert member.state == "starting"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from alf.distributed.engine import Engine, WorkerLost
+from alf.distributed.engine import Engine, WorkerLost, resolve
 from alf.distributed.in_process_engine import InProcessEngine
 from alf.distributed.ray_engine import RayEngine
 from tests.distributed import puppet
@@ -184,6 +186,10 @@ def test_a_class_that_cannot_be_imported_is_named(name: str) -> None:
     engine.stop()
 
 
+def test_a_class_may_lie_within_another() -> None:
+    assert resolve("tests.distributed.puppet:Puppet.say") is puppet.Puppet.say
+
+
 def test_a_killed_worker_is_lost_at_once(engine: Engine) -> None:
     puppet.LET_GO.clear()
     victim = start(engine, number=8)
@@ -266,6 +272,34 @@ class TestThreads:
         for thread in worker.threads:
             thread.join(PATIENCE_SECS)
             assert not thread.is_alive()
+
+    def test_what_a_killed_worker_had_not_begun_is_not_done(self) -> None:
+        puppet.LET_GO.clear()
+        engine = InProcessEngine()
+        worker = start(engine, number=6)
+        engine.call(worker, "hang")
+        engine.call(worker, "say", 1)
+        assert answer(engine, worker, "beat")
+        engine.kill(worker)
+        puppet.LET_GO.set()
+        for thread in worker.threads:
+            thread.join(PATIENCE_SECS)
+            assert not thread.is_alive()
+        assert worker._object._said == []
+        engine.stop()
+
+    def test_workers_that_are_gone_are_forgotten(self) -> None:
+        engine = InProcessEngine()
+        worker = start(engine, number=6)
+        engine.kill(worker)
+        for thread in worker.threads:
+            thread.join(PATIENCE_SECS)
+        seen = weakref.ref(worker)
+        del worker, thread
+        start(engine, number=6, life=1)
+        gc.collect()
+        assert seen() is None
+        engine.stop()
 
     def test_the_object_of_a_killed_worker_is_ended(self) -> None:
         engine = InProcessEngine()

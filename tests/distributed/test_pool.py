@@ -383,8 +383,7 @@ def test_what_is_told_of_workers(stage: Any) -> None:
     assert stats["fetched_segments"] == 8
     assert stats["workers_env_steps"] % (T * B) == 0
     assert all(isinstance(value, float) for value in stats.values())
-    assert s.pool.timings().threads == 2 * N
-    s.until(lambda: s.pool.timings().waiting_for_learner == 8.0)
+    s.until(lambda: s.pool.timings() == (0.0, 0.0, 2.0, 4.0, 8.0, 2 * N))
     assert "worker 0 is running" in s.pool.who_is_waited_for()
 
 

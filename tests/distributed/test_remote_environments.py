@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from alf.distributed import environment_keeper, environment_worker, in_process_engine, keeper, member
+from alf.distributed.engine import WorkerLost
 from alf.distributed.environment_pool import EnvironmentPool
 from alf.distributed.environment_worker import EnvironmentWorker
 from alf.distributed.in_process_engine import InProcessEngine
@@ -147,6 +148,7 @@ def test_an_environment_in_a_long_step_waits_for_nobody(script: Script, monkeypa
     monkeypatch.setattr(environment_worker.time, "monotonic", lambda: now[0])
     script.hang_at.add((0, 0, 0, 0))
     worker = EnvironmentWorker(0, 0, f"{MODULE}:scripted", {"num_envs": 2, "batch_size": B})
+    now[0] += 7  # until they are made nobody waits
     worker.begin()
     now[0] += 5
     worker.reset(0)
@@ -313,6 +315,9 @@ def test_what_the_worker_rebuilds_is_counted_over_its_lives(make_pool: Any, scri
     script.restarts = 1
     played(env, 1)
     assert env.restarts == 2 + 1 + 1
+    lost_at = time.monotonic()
+    env._count_restart(WorkerLost("it is gone"))
+    assert env.waited_until >= lost_at, "its machine is waited for from then on"
 
 
 # ---- errors ----
@@ -423,6 +428,51 @@ def test_stopping_wakes_those_who_wait(make_pool: Any, script: Script, where: st
     with pytest.raises(QueueClosed):
         envs[0].reset()
     envs[0].close()
+
+
+def test_what_a_worker_fails_with_while_the_run_stops_is_its_stop(
+    make_pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = LossyEngine()
+    pool = make_pool(engine=engine, workers=1)
+    env = pool.start()[0]
+    env.reset()
+    result, me = engine.result, threading.current_thread()
+
+    def ended(call: Any) -> Any:
+        if threading.current_thread() is not me:
+            return result(call)
+        pool.wake()
+        raise RuntimeError("Worker 0 (life 0) was ended.")
+
+    monkeypatch.setattr(engine, "result", ended)
+    with pytest.raises(QueueClosed):
+        env.step(np.ones(B, np.int64))
+
+
+def test_late_news_of_an_earlier_life_do_no_harm(make_pool: Any) -> None:
+    engine = LossyEngine()
+    pool = make_pool(engine=engine, workers=1)
+    env = pool.start()[0]
+    env.reset()
+    engine.kill(engine.newest(0))
+    env.step(np.ones(B, np.int64))
+    pool._keeper._lost.append((0, 0, "late news"))
+    until(lambda: not pool._keeper._lost)
+    pool.stop()
+    assert pool.facts()[0]["restarts"] == 1
+
+
+def test_an_environment_that_does_not_close_keeps_no_other_open(
+    script: Script, logged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = EnvironmentWorker(0, 0, f"{MODULE}:scripted", {"num_envs": 2, "batch_size": B})
+    worker.begin()
+
+    monkeypatch.setattr(worker._envs[0], "close", lambda: {}["stuck"])
+    worker.end()
+    assert script.told[-1] == (0, 0, 1, "close")
+    assert any("did not close: KeyError: 'stuck'" in line for line in logged)
 
 
 def test_a_pool_is_started_once(make_pool: Any) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from alf.distributed import keeper, member
+from alf.distributed.environment_pool import EnvironmentPool
+from alf.distributed.keeper import Asked
 from alf.distributed.remote_evaluator import RemoteEvaluator
 from tests.distributed.scripted import LossyEngine
 from tests.distributed.scripted_evaluator import PLAYS, Play
@@ -87,6 +89,16 @@ def test_each_evaluation_is_of_its_version_and_answered_once(stage: Any) -> None
     assert json.loads(json.dumps(facts)) == facts
     told = {"worker": "evaluator", "state": "running", "policy_version": 8, "evaluations": 3, "skipped_evaluations": 0}
     assert told.items() <= facts.items()
+
+
+def test_an_answer_is_taken_before_the_next_is_asked_for(stage: Any) -> None:
+    s = stage()
+    s.evaluator.start()
+    assert s.ask(1)
+    s.until(lambda: s.fact("evaluations") == 1)
+    assert not s.ask(2)
+    assert s.evaluator.take() == (0, 1)
+    assert s.ask(3)
 
 
 def test_one_at_a_time_and_the_others_are_counted(stage: Any) -> None:
@@ -169,6 +181,25 @@ def test_an_answer_that_gets_lost_is_asked_for_again(stage: Any, monkeypatch: py
     s.until(lambda: s.fact("steps") == 10)
 
 
+def test_a_lost_answer_is_looked_into_at_once_and_not_for_ever(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_BEAT_SECS", 3600.0)
+    s = stage(max_attempts=3, wait_timeout_secs=PATIENCE_SECS, heartbeat_timeout_secs=1e6)
+    s.engine.forgets, s.engine.methods = 1.0, ("evaluate",)
+    s.evaluator.start()
+    assert s.ask(2)
+    assert s.evaluator.take(wait=True) is None
+    assert [asked[:2] for asked in s.play.asked] == [(0, 0)] * 3
+    assert (s.fact("restarts"), s.fact("lost_requests"), s.fact("skipped_evaluations")) == (0, 3, 1)
+
+
+def test_an_answer_to_what_is_not_waited_for_any_more_is_none_of_the_next(stage: Any) -> None:
+    s = stage()
+    assert s.ask(1)
+    s.evaluator._answered(Asked(s.evaluator._member, "evaluate", -1), "of another")
+    assert s.evaluator.take() is None
+    assert s.evaluator.busy
+
+
 @pytest.mark.parametrize("script", ["fails", "cannot begin"])
 def test_a_worker_that_always_fails_is_given_up_for_one_evaluation_only(
     stage: Any, script: str, logged: list[str]
@@ -179,6 +210,7 @@ def test_a_worker_that_always_fails_is_given_up_for_one_evaluation_only(
     assert s.ask(1)
     assert s.evaluator.take(wait=True) is None
     assert s.fact("skipped_evaluations") == 1
+    assert s.fact("lost_requests") == (2 if script == "fails" else 0), "of those that were asked for"
     assert any("evaluation of version 1 is skipped: its worker was lost 2 times" in line for line in logged)
     assert any("Boom" in line and "scripted_evaluator.py" in line for line in logged), "with its traceback"
     s.play.scripts = {}
@@ -217,6 +249,20 @@ def test_the_end_of_a_worker_that_is_not_waited_for_costs_the_next_evaluation_no
     assert s.fact("skipped_evaluations") == 1
 
 
+def test_a_worker_that_begins_late_is_not_replaced_for_who_waits(stage: Any) -> None:
+    s = stage(wait_timeout_secs=0.05)
+    s.play.scripts = {0: "begins late"}
+    s.evaluator.start()
+    s.until(lambda: s.fact("state") == "starting")
+    assert s.ask(1)
+    assert s.evaluator.take(wait=True) is None
+    s.evaluator._wait_timeout_secs = PATIENCE_SECS
+    s.play.let_go.set()
+    assert s.ask(2)
+    assert s.evaluator.take(wait=True) == (1, 2)
+    assert [asked[:2] for asked in s.play.asked] == [(0, 1)]
+
+
 def test_who_gives_up_leaves_it_running(stage: Any) -> None:
     s = stage()
     s.play.scripts = {0: "hangs"}
@@ -235,6 +281,24 @@ def test_a_worker_that_makes_no_step_is_replaced(stage: Any) -> None:
     assert s.ask(1)
     assert s.evaluator.take(wait=True) == (0, 1)
     assert "has made no step of its environment" in s.fact("last_error")
+
+
+def test_a_worker_that_steps_slowly_is_given_time(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = stage(stall_timeout_secs=10.0)
+    evaluator, lost = s.evaluator, []
+    monkeypatch.setattr(evaluator, "_lose", lambda member, why: lost.append(why))
+    monkeypatch.setattr(evaluator, "_call", lambda *args, **kwargs: None)
+    evaluator._member.begin(object(), 0.0)
+    evaluator._member.up({}, 0.0)
+    assert s.ask(1)
+    evaluator._ask(evaluator._member)
+    for now in (0.0, 9.0, 18.0, 27.0):
+        evaluator._member.heard({"steps": int(now), "timings": {}}, now)
+        evaluator._look_around(now)
+    evaluator._look_around(37.0)
+    assert lost == []
+    evaluator._look_around(38.0)
+    assert lost == ["it has made no step of its environment for 11 s (RemoteEvaluator.stall_timeout_secs)"]
 
 
 def test_an_engine_that_breaks_ends_evaluations_and_nothing_else(
@@ -256,6 +320,31 @@ def test_an_engine_that_breaks_ends_evaluations_and_nothing_else(
     assert any("There are no evaluations any more: OSError: the cluster is gone" in line for line in logged)
 
 
+def test_what_breaks_after_the_end_is_not_told(stage: Any, logged: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    s = stage()
+    s.evaluator.start()
+    s.running(0)
+
+    def broken(*args: Any) -> Any:
+        s.evaluator._marks.signal_finished("the run is over")
+        raise OSError("the cluster is gone")
+
+    monkeypatch.setattr(s.engine, "wait", broken)
+    s.until(lambda: not s.evaluator._thread.is_alive())
+    assert not any("no evaluations any more" in line for line in logged)
+
+
+def test_a_worker_is_asked_to_end_and_not_waited_for_without_limit(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_END_SECS", 0.05)
+    s = stage()
+    s.play.scripts = {None: "does not end"}
+    s.evaluator.start()
+    s.running(0)
+    s.evaluator.stop()
+    s.until(lambda: s.fact("state") == "stopped")
+    assert s.engine.sent[f"worker {NUMBER} (life 0)", "end"] == 1
+
+
 @pytest.mark.parametrize("script", ["", "hangs", "cannot begin", "never started"])
 def test_it_stops_in_every_state(stage: Any, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_END_SECS", 0.3)
@@ -270,6 +359,7 @@ def test_it_stops_in_every_state(stage: Any, script: str, monkeypatch: pytest.Mo
     assert s.evaluator._thread is None or not s.evaluator._thread.is_alive()
     assert not s.ask(2)
     assert s.evaluator.take(wait=True) in (None, (0, 1)), "nobody waits for what has ended"
+    assert not s.evaluator.busy
 
 
 def test_what_is_asked_for_while_it_ends_is_skipped(stage: Any) -> None:
@@ -283,6 +373,21 @@ def test_what_is_asked_for_while_it_ends_is_skipped(stage: Any) -> None:
     assert not s.evaluator.ask(1, ended)
     assert not s.evaluator.busy, "nobody answers any more"
     assert s.fact("skipped_evaluations") == 1
+
+
+def test_a_pool_of_environments_tells_of_its_evaluator_and_ends_it() -> None:
+    PLAYS[0] = Play()
+    settings = {"num_envs": 1, "batch_size": 1}
+    pool = EnvironmentPool(LossyEngine(), 1, 1, "tests.distributed.environment_makers:counting", settings)
+    pool.start()
+    evaluator = pool.start_evaluator(lambda engine: RemoteEvaluator(engine, NUMBER, WORKER, {"play": 0}))
+    assert evaluator.ask(1, lambda: [np.zeros(1)])
+    assert evaluator.take(wait=True) == (0, 1)
+    assert pool.stats()["skipped_evaluations"] == 0.0
+    assert [row["worker"] for row in pool.facts()] == [0, "evaluator"]
+    pool.stop()
+    assert not evaluator.ask(2, lambda: [np.zeros(1)])
+    assert {row["state"] for row in pool.facts()} == {"stopped"}
 
 
 @pytest.mark.parametrize(
