@@ -158,8 +158,8 @@ def test_waiting_is_given_up_and_nothing_else_plays_meanwhile():
 
 
 def test_a_limit_that_is_none_is_refused():
-    for value in (0, -1.0, math.nan):
-        with pytest.raises(ValueError, match=r"EvaluationBeside.stall_timeout_secs=.* must be above 0"):
+    for value in (0, -1.0, math.nan, None, "60"):
+        with pytest.raises(ValueError, match=r"EvaluationBeside.stall_timeout_secs=.* must be a number above 0"):
             EvaluationBeside(_Stepwise(1), stall_timeout_secs=value)
 
 
