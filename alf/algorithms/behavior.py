@@ -13,6 +13,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import check_constructor
 from alf.data_structures import Nest
 from alf.utils import common
+from alf.utils.value_kinds import is_scalar
 
 # In a mapping of behaviors this name stands for all that are not named.
 OTHERS = "*"
@@ -26,6 +27,8 @@ _OF_TRAINING = (
     "whole_replay_buffer_training",
     "clear_replay_buffer",
 )
+
+_SIZES = ("unroll_length", "num_updates", "mini_batch_size", "mini_batch_length")
 
 
 @gin.configurable(module="alf")
@@ -63,6 +66,15 @@ class Behavior:
         """Checks the values; ValueError names the one that is wrong."""
         if self.cut_episodes not in (TRUNCATE, DROP):
             raise ValueError(f"Behavior.cut_episodes={self.cut_episodes!r} must be {TRUNCATE!r} or {DROP!r}.")
+        for name in _SIZES:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not is_scalar(value, int) or value < 1:
+                raise ValueError(
+                    f"Behavior.{name}={value!r} must be a whole number of at least 1, or None to go by the trainer."
+                )
+            object.__setattr__(self, name, int(value))
 
     def train_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of `train`: what this behavior says itself, else what is given."""

@@ -288,7 +288,7 @@ class TrainerConfig:
             raise ValueError(
                 "TrainerConfig.schedule has no improve_steps, so training would never end; set them, or stop_conditions."
             )
-        if callable(conditions) or not all(map(_is_condition, conditions)):
+        if not isinstance(conditions, Sequence) or not all(map(_is_condition, conditions)):
             raise ValueError(
                 f"TrainerConfig.stop_conditions={conditions!r} must be a list of conditions, such as [@alf.TimeLimit()]."
             )

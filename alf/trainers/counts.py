@@ -197,7 +197,11 @@ def _parsed(text: str, what: str) -> Count:
         found = nearest(unit, list(UNITS))
         hint = f" Did you mean {found!r}?" if found else ""
         raise ValueError(f"{what}={text!r}: there is no unit {unit!r}, only {', '.join(UNITS)}.{hint}")
-    return UNITS[unit](int(number) if number.isdigit() else float(number))
+    try:
+        return UNITS[unit](int(number) if number.isdigit() else float(number))
+    except ValueError as e:
+        # gin adds lines of its own.
+        raise ValueError(f"{what}={text!r}: {str(e).splitlines()[0]}") from None
 
 
 class Acted(NamedTuple):

@@ -17,6 +17,7 @@ from absl import logging
 from alf.trainers.agent_evaluation import told
 from alf.trainers.counts import Count
 from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation, Evaluator
+from alf.utils.value_kinds import is_scalar
 
 
 class History(tf.train.experimental.PythonState):
@@ -96,8 +97,8 @@ class EvaluationBeside:
         Raises:
           ValueError: the timeout is not above 0.
         """
-        if not stall_timeout_secs > 0:
-            raise ValueError(f"EvaluationBeside.stall_timeout_secs={stall_timeout_secs} must be above 0.")
+        if not (is_scalar(stall_timeout_secs, float) and stall_timeout_secs > 0):
+            raise ValueError(f"EvaluationBeside.stall_timeout_secs={stall_timeout_secs!r} must be a number above 0.")
         self._evaluator = evaluator
         self._stall_timeout_secs = stall_timeout_secs
         self._step, self._asked = 0, 0

@@ -54,9 +54,10 @@ class RunLock:
         os.makedirs(self._root_dir, exist_ok=True)
         with _alone(self._root_dir):
             self._check_holder()
-            self._token = f"{os.getpid()}-{time.monotonic_ns()}-{id(self)}"
+            token = f"{os.getpid()}-{time.monotonic_ns()}-{id(self)}"
             holder = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname()}
-            write_atomically(self._path, json.dumps({**holder, "since": now(), "token": self._token}) + "\n")
+            write_atomically(self._path, json.dumps({**holder, "since": now(), "token": token}) + "\n")
+        self._token = token
         self._released.clear()
         self._thread = threading.Thread(target=self._beat, name="alf-run-lock", daemon=True)
         self._thread.start()

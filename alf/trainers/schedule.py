@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gin
 
+from alf.trainers.config_types import checked
 from alf.trainers.counters import Totals
 from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps, count
 
@@ -52,8 +53,11 @@ class Schedule:
         """Turns texts into counts.
 
         Raises:
-          ValueError: a setting has no unit, or one that it does not take.
+          ValueError: a setting is of another kind, has no unit, or one that it does not take.
         """
+        kinds = {field.name: str(field.type) for field in dataclasses.fields(self)}
+        for name, value in checked("Schedule", vars(self), kinds).items():
+            self._set(name, value)
         self._set("heatup_steps", _count(self.heatup_steps, "heatup_steps", _ACTING) or EnvironmentSteps(0))
         self._set(
             "steps_between_evaluation_periods",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 import gin
@@ -14,6 +15,7 @@ from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import Experience
 from alf.metrics.user_stats import Aggregation
+from alf.trainers.config_types import checked
 from alf.trainers.counts import Count, TrainingSteps, count
 from alf.trainers.matches import Matches, expected_score
 from alf.utils import rng
@@ -55,6 +57,9 @@ class SelfPlay:
 
     def __post_init__(self) -> None:
         """Checks the values; ValueError names the one that is wrong."""
+        kinds = {field.name: str(field.type) for field in dataclasses.fields(self)}
+        for name, value in checked("SelfPlay", vars(self), kinds).items():
+            object.__setattr__(self, name, value)
         for name in ("every", "snapshot_every"):
             if count(getattr(self, name), f"SelfPlay.{name}", _UNITS).value < 1:
                 raise ValueError(f"SelfPlay.{name}={getattr(self, name)!r} must be at least 1.")
@@ -62,6 +67,10 @@ class SelfPlay:
             raise ValueError(f"SelfPlay.window={self.window} must be at least 1.")
         if not 0.0 <= self.latest_ratio <= 1.0:
             raise ValueError(f"SelfPlay.latest_ratio={self.latest_ratio} must be in [0, 1].")
+        if not math.isfinite(self.initial_elo):
+            raise ValueError(f"SelfPlay.initial_elo={self.initial_elo} must be finite.")
+        if not 0.0 <= self.k_factor < math.inf:
+            raise ValueError(f"SelfPlay.k_factor={self.k_factor} must be 0 or more and finite.")
 
 
 class Versions(tf.Module):

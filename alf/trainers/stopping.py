@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from absl import logging
 
 from alf.trainers.agent_evaluation import KEPT_RETURNS, BehaviorEvaluation
 from alf.trainers.behavior_targets import Target, check_names, numbers_of
+from alf.trainers.config_types import checked
 from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation
 from alf.utils.gin_utils import GinConfigError
 
@@ -125,6 +127,7 @@ class MeanReturn(TargetCondition):
           ValueError: an argument is out of range.
         """
         numbers_of("MeanReturn.target", target)
+        episodes = checked("MeanReturn", {"episodes": episodes}, {"episodes": "int | None"})["episodes"]
         if episodes is not None and episodes < 1:
             raise ValueError(f"MeanReturn.episodes={episodes} must be at least 1.")
         if episodes is not None and episodes > KEPT_RETURNS and isinstance(target, Mapping):
@@ -165,6 +168,7 @@ class Plateau(TargetCondition):
         Raises:
           ValueError: an argument is out of range.
         """
+        evaluations = checked("Plateau", {"evaluations": evaluations}, {"evaluations": "int"})["evaluations"]
         if not 1 <= evaluations < KEPT_EVALUATIONS:
             raise ValueError(f"Plateau.evaluations={evaluations} must be at least 1 and below {KEPT_EVALUATIONS}.")
         for name, value in numbers_of("Plateau.min_improvement", min_improvement).items():
@@ -196,6 +200,7 @@ class TimeLimit:
         Raises:
           ValueError: it is not above 0.
         """
+        secs = checked("TimeLimit", {"secs": secs}, {"secs": "float"})["secs"]
         if not secs > 0:
             raise ValueError(f"TimeLimit.secs={secs} must be above 0.")
         self._secs = secs
@@ -206,8 +211,23 @@ class TimeLimit:
 
 
 def first_reason(conditions: Iterable[StopCondition], run: Standing) -> str | None:
-    """Why the first of `conditions` that holds ends the run; None when none does."""
-    return next((why for why in (condition(run) for condition in conditions) if why is not None), None)
+    """Why the first of `conditions` that holds ends the run; None when none does.
+
+    Raises:
+      ValueError: one gives neither a text nor None.
+    """
+    for condition in conditions:
+        why = condition(run)
+        if why is None:
+            continue
+        if not isinstance(why, str) or not why:
+            name = condition.__qualname__ if isinstance(condition, types.FunctionType) else type(condition).__name__
+            raise ValueError(
+                f"The stop condition {name} gave {why!r}: have it give a clause that says why the run may end, or None while "
+                "it may not."
+            )
+        return why
+    return None
 
 
 def check_targets(conditions: Iterable[StopCondition], success_threshold: Any, behaviors: Sequence[str]) -> None:

@@ -242,6 +242,15 @@ def test_who_has_got_nothing_new_is_not_trained():
     assert [int(child.iterations) for child in algorithm.by_name.values()] == [2, 2]
 
 
+@pytest.mark.parametrize("name", ["unroll_length", "num_updates", "mini_batch_size", "mini_batch_length"])
+def test_sizes_of_a_behavior_are_whole_numbers_of_at_least_one(name):
+    for value in (0, -1, 2.5, "3", True):
+        with pytest.raises(ValueError, match=f"Behavior.{name}={value!r} must be a whole number of at least 1"):
+            Behavior(make_algorithm, **{name: value})
+    made = getattr(Behavior(make_algorithm, **{name: 1e2}), name)
+    assert (made, type(made)) == (100, int)
+
+
 @pytest.mark.parametrize(
     ("behaviors", "said"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+from types import SimpleNamespace
 
 import gin
 import pytest
@@ -78,6 +79,17 @@ def test_an_evaluation_beside_training_judges_by_it_too(small_agents, tmp_path):
         nobody = chaser._replace(episodes=0, average_return=float("nan"))
         trainer._judge(Evaluation(1, 999.0, 0.0, 1.0, step=0, behaviors=(nobody,)))
         assert _records(tmp_path)[0].reward == 2.5
+
+
+def test_the_best_of_the_whole_is_not_the_best_of_a_behavior():
+    """Otherwise a checkpoint more is written whenever the other behaviors have done well."""
+    held = Evaluations(lambda: SimpleNamespace(report=lambda result: None), best_by="chaser")
+    chaser = BehaviorEvaluation("chaser", 1, 0.0, 0.0, 1.0, 0.0, ())
+    returns = [(1.0, 5.0), (9.0, 4.0), (0.0, 6.0), (10.0, 6.0)]
+    results = [
+        Evaluation(1, whole, 0.0, 1.0, behaviors=(chaser._replace(average_return=own),)) for whole, own in returns
+    ]
+    assert [held.record(result, 1, False) for result in results] == [True, False, True, False]
 
 
 def test_what_others_were_judged_by_counts_no_more(small_agents, tmp_path, logged):

@@ -157,9 +157,34 @@ def test_waiting_is_given_up_and_nothing_else_plays_meanwhile():
     assert held.take_beside(True) == "result"
 
 
+def test_what_ended_one_evaluation_ends_not_the_next():
+    evaluator = _Stepwise(0)
+    play, evaluator.play = evaluator.play, lambda *args: 1 // 0
+    beside = EvaluationBeside(evaluator)
+    beside.start(EnvironmentEpisodes(1), 3, 100)
+    with pytest.raises(ZeroDivisionError):
+        beside.take(wait=True)
+    evaluator.play = play
+    assert beside.start(EnvironmentEpisodes(1), 4, 100)
+    assert beside.take(wait=True) == "result"
+
+
+def test_an_evaluation_in_turn_after_one_beside_is_of_the_present_weights():
+    """Who plays beside training has frozen weights, which an evaluation that training waits for must not be of."""
+    evaluator, frozen = _Stepwise(0), []
+    evaluator.freeze = lambda: frozen.append(step)
+    held = Evaluations(lambda: evaluator)
+    step = 3
+    held.start_beside(EnvironmentEpisodes(1), step, 100)
+    held.take_beside(True)
+    step = 4
+    assert held.play(EnvironmentEpisodes(1), step, 100, lambda: False) == "result"
+    assert frozen == [3, 4]
+
+
 def test_a_limit_that_is_none_is_refused():
-    for value in (0, -1.0, math.nan):
-        with pytest.raises(ValueError, match=r"EvaluationBeside.stall_timeout_secs=.* must be above 0"):
+    for value in (0, -1.0, math.nan, None, "60"):
+        with pytest.raises(ValueError, match=r"EvaluationBeside.stall_timeout_secs=.* must be a number above 0"):
             EvaluationBeside(_Stepwise(1), stall_timeout_secs=value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import random
 import signal
 import time
 
@@ -20,6 +21,7 @@ from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
+from alf.trainers.seeds import reseed_process
 from tests.trainers.fixed_episodes import FixedEpisodes
 from tests.trainers.small_run import fail_after
 
@@ -214,6 +216,17 @@ def test_a_plain_run_resumes_on_other_numbers(small_config, tmp_path):
     halves = _run(SyncOffPolicyTrainer, small_config, num_iterations=4, exact_resume=False)
     with pytest.raises(AssertionError):
         _assert_same(whole, halves)
+
+
+def test_what_draws_from_the_process_draws_by_the_iteration():
+    def drawn(iteration):
+        reseed_process(np.random.SeedSequence(3), iteration)
+        return random.random(), float(np.random.random())
+
+    at_four, at_five, again = drawn(4), drawn(5), drawn(4)
+    assert again == at_four
+    assert at_four[0] != at_five[0]
+    assert at_four[1] != at_five[1]
 
 
 def test_interrupted_between_two_checkpoints(small_config, tmp_path):

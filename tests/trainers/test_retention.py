@@ -9,10 +9,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf.trainers.checkpoint_files import REPLAY_DIR
+from alf.trainers.checkpoint_files import MODELS_DIR, REPLAY_DIR
 from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
-from alf.trainers.run_index import Record
+from alf.trainers.run_index import Record, RunIndex
 
 
 def _record(step, *kinds, files=()):
@@ -106,10 +106,14 @@ def test_leftovers_go(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_checkpoint_that_is_being_judged_stays(tmp_path):
+def _checkpointer(root, **kwargs):
     network = tf.Module()
     network.weight = tf.Variable(1.0)
-    checkpointer = Checkpointer(str(tmp_path / "train" / "algorithm"), {"network": network}, max_to_keep=1)
+    return Checkpointer(str(root / "train" / "algorithm"), {"network": network}, **kwargs)
+
+
+def test_a_checkpoint_that_is_being_judged_stays(tmp_path):
+    checkpointer = _checkpointer(tmp_path, max_to_keep=1)
     checkpointer.awaited = 1
     for step in (1, 2, 3):
         checkpointer.save(step)
@@ -119,3 +123,53 @@ def test_a_checkpoint_that_is_being_judged_stays(tmp_path):
     checkpointer.save(4)
     assert [r.step for r in checkpointer.index.records()] == [1, 4]
     assert checkpointer.judge(3, 6.0, 2) is None
+    checkpointer.save(5, reward=9.0, reward_episodes=2)
+    assert [r.step for r in checkpointer.index.records()] == [5], "what was judged is awaited no more"
+
+
+def test_an_index_that_could_not_be_written_counts_and_forgets_nothing(tmp_path, monkeypatch):
+    checkpointer = _checkpointer(tmp_path, max_to_keep=1)
+    checkpointer.save(1)
+
+    def full(self):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunIndex, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            checkpointer.save(2)
+    assert [r.step for r in checkpointer.index.records()] == [1]
+    assert checkpointer.index.saves() == 1
+
+
+def test_a_run_that_goes_back_and_comes_to_a_step_again_has_no_end_and_another_checkpoint(tmp_path):
+    checkpointer = _checkpointer(tmp_path, milestones=4)
+    for step, kinds in ((1, ("periodic",)), (2, ("periodic",)), (3, ("final",))):
+        checkpointer.save(step, kinds=kinds)
+    again = _checkpointer(tmp_path, milestones=4)
+    again.restore("1")
+    assert again.save(2).kinds == ["milestone", "periodic"]
+    assert again.index.final() is None
+    assert again.index.saves() == 4
+    again.save(5)
+    assert [r.step for r in again.index.records() if "milestone" in r.kinds] == [2]
+
+
+def test_milestones_count_what_was_removed_before_the_run_was_resumed(tmp_path):
+    first = _checkpointer(tmp_path, max_to_keep=1, milestones=4)
+    for step in (1, 2, 3):
+        first.save(step)
+    resumed = _checkpointer(tmp_path, max_to_keep=1, milestones=4)
+    resumed.restore()
+    for step in (4, 5, 6):
+        resumed.save(step)
+    assert [r.step for r in resumed.index.records()] == [4, 6]
+
+
+@pytest.mark.parametrize("place", [MODELS_DIR, REPLAY_DIR])
+def test_no_directory_of_a_checkpoint_that_goes_is_left(tmp_path, place):
+    file = os.path.join(place, "ckpt-1", "part", "state.npz")
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_bytes(b"x")
+    delete_files(str(tmp_path), _record(1, files=[file]), [])
+    assert os.listdir(tmp_path / place) == []

@@ -82,6 +82,21 @@ def test_a_damaged_lock_is_taken_over(tmp_path, content):
         pass
 
 
+def test_a_lock_that_could_not_be_written_is_not_held(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError("No space left on device")
+
+    lock = RunLock(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(run_lock, "write_atomically", full)
+        with pytest.raises(OSError, match="No space left"):
+            lock.acquire()
+    lock.acquire()
+    assert holder_of(str(tmp_path))["pid"] == os.getpid()
+    lock.release()
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
 def test_a_run_on_another_machine_lives_as_long_as_it_gives_signs(tmp_path):
     _holder(tmp_path, host="elsewhere")
     with pytest.raises(RunLockedError, match="on elsewhere"):

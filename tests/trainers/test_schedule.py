@@ -39,6 +39,9 @@ def test_four_parts_with_units():
         ({"improve_steps": [TrainingSteps(2), 5]}, "improve_steps=5 has no unit"),
         ({"improve_is": "more"}, "improve_is='more' is not one of total, additional"),
         ({"max_episode_steps": 0}, "max_episode_steps=0"),
+        ({"max_episode_steps": None}, "Schedule.max_episode_steps=None must be a whole number"),
+        ({"heatup_using_network_decisions": "False"}, "heatup_using_network_decisions='False' must be True or False"),
+        ({"improve_steps": "1.5 episodes"}, "Schedule.improve_steps='1.5 episodes': .* takes a whole number"),
         ({"steps_between_evaluation_periods": "3 episodes"}, "evaluations of no length"),
     ],
 )

@@ -202,6 +202,10 @@ def test_by_environment_steps(small_config):
         ({"snapshot_every": "0 env_steps"}, "must be at least 1"),
         ({"window": 0}, "window=0 must be at least 1"),
         ({"latest_ratio": 1.5}, "must be in"),
+        ({"window": None}, "SelfPlay.window=None must be a whole number"),
+        ({"k_factor": -16.0}, "k_factor=-16.0 must be 0 or more and finite"),
+        ({"k_factor": float("nan")}, "k_factor=nan must be 0 or more and finite"),
+        ({"initial_elo": float("inf")}, "initial_elo=inf must be finite"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):

@@ -72,6 +72,11 @@ def test_plateau():
     assert Plateau(2, min_improvement=0.5)(_run([1.0], [1.2], [1.6])) is None
 
 
+def test_whole_numbers_may_be_written_as_floats():
+    assert MeanReturn(2.0, 1e0)(_run([9.0], [2.0])) is not None
+    assert Plateau(1e0)(_run([1.0], [1.0])) is not None
+
+
 def _of_agents(*of_evaluations, rates=None):
     """A run whose evaluations had these returns, by behavior."""
     made = []
@@ -122,6 +127,15 @@ def test_the_first_reason_counts():
     assert first_reason([MeanReturn(6.0), TimeLimit(9.0), MeanReturn(5.0)], run) == "the time limit of 9 s is reached"
 
 
+@pytest.mark.parametrize("answer", [False, True, "", 0.5])
+def test_a_condition_that_says_neither_why_nor_none_is_an_error(answer):
+    def enough(run):
+        return answer
+
+    with pytest.raises(ValueError, match=f"enough gave {answer!r}: .* or None while it may not"):
+        first_reason([TimeLimit(9.0), enough], _run([5.0]))
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -133,6 +147,10 @@ def test_the_first_reason_counts():
         (lambda: Plateau(1000), "evaluations=1000"),
         (lambda: Plateau(3, -1.0), "min_improvement=-1.0"),
         (lambda: TimeLimit(0), "secs=0"),
+        (lambda: TimeLimit(None), "TimeLimit.secs=None must be a number"),
+        (lambda: MeanReturn(1.0, 2.5), "MeanReturn.episodes=2.5 must be a whole number or None"),
+        (lambda: Plateau(2.5), "Plateau.evaluations=2.5 must be a whole number"),
+        (lambda: TrainerConfig("r", stop_conditions=None), "stop_conditions=None must be a list of conditions"),
         (lambda: SuccessRate({"a": 0.5, "b": 1.5}), r"target\['b'\]=1.5"),
         (lambda: MeanReturn({"a": "1"}), r"target\['a'\]='1' must be a number"),
         (lambda: MeanReturn({}), "target={} names no behavior"),
