@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf.bin import doctor, train
+from alf.bin import doctor, output_flag, train
 from alf.bin.doctor_advice import Facts, advise, effective_rate, gin_text, memory_bytes, unroll_length
 from alf.environments.timing import Measurement
 from alf.utils import mixed_precision
@@ -151,6 +153,18 @@ def test_an_environment_by_name(tmp_path, capsys, monkeypatch, bfloat16):
     out = capsys.readouterr().out
     assert "numpy-vectorised" in out
     assert ("TrainerConfig.mixed_precision = True" in out) == bfloat16
+
+
+def test_settings_that_find_no_room_are_told_in_a_sentence(tmp_path, capsys, logged, monkeypatch):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(output_flag, "write_atomically", full)
+    monkeypatch.setattr(doctor, "measure_all", lambda subject: Facts([Measurement("sync", 8, 1e-4)], 2, 40))
+    path, name = tmp_path / "settings.gin", "tests.environments.toy_environments:ToyEnv"
+    assert run_here(doctor.main, f"--env_name={name}", *QUICK, f"--output={path}") == 2
+    assert logged[-1] == f"--output={path} cannot be written (No space left on device): give another path."
+    assert "Written" not in capsys.readouterr().out
 
 
 def test_a_failed_check_ends_with_code_1(capsys, logged):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import numpy as np
@@ -106,6 +107,16 @@ def test_datasets_that_do_not_do_are_told_in_a_sentence(trained, recorded, tmp_p
     chances[3] = -np.inf
     np.savez(tmp_path / "never.npz", **columns, log_probability=chances)
     assert "log_probability=-inf at step 3: a chance is above 0." in told(tmp_path / "never.npz")
+
+
+def test_a_file_that_finds_no_room_is_told_in_a_sentence(trained, tmp_path, logged, monkeypatch):
+    def full(file, **columns):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    path = tmp_path / "episodes.npz"
+    assert run_here(record.main, f"--root_dir={trained}", f"--output={path}", "--num_episodes=1") == 2
+    assert logged[-1] == f"--output={path} cannot be written (No space left on device): give another path."
 
 
 def test_continuous_actions_are_refused_and_recorded_without_chances(tmp_path, logged):
