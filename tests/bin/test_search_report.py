@@ -68,3 +68,29 @@ def test_one_search_at_a_time_is_in_a_directory(tmp_path, logged):
         assert run_here(grid_search.main, *flags) == 2
     assert f"A search is going on in --root_dir={tmp_path}" in logged[-1]
     assert not (tmp_path / grid_search.PLAN_FILE).exists()
+
+
+@pytest.mark.parametrize(("metric", "warned"), [("Metrics/AverageRetrun", True), ("Metrics/AverageReturn", False)])
+def test_a_metric_that_no_run_has_is_told(metric, warned, tmp_path, logged, monkeypatch):
+    def finished(pool, runs):
+        for run in runs:
+            (tmp_path / "s" / run.name / "train").mkdir(parents=True)
+            (tmp_path / "s" / run.name / "train" / "stats.jsonl").write_text('{"Metrics/AverageReturn": 3.0}')
+        return {run.name: "finished" for run in runs}
+
+    monkeypatch.setattr(grid_search.Pool, "run", finished)
+    (tmp_path / "s.json").write_text('{"parameters": {"A.x": [1, 2]}}')
+    flags = ["--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}", f"--metric={metric}"]
+    assert run_here(grid_search.main, f"--root_dir={tmp_path / 's'}", *flags) == 0
+    told = f"No run that finished has a value of --metric={metric}: the same command with the name of a column of"
+    assert any(line.startswith(told) for line in logged) == warned
+
+
+@pytest.mark.parametrize("flag", ["gin_param", "gin_bindings"])
+def test_a_binding_that_is_searched_cannot_be_given_too(flag, tmp_path, logged):
+    (tmp_path / "s.json").write_text('{"parameters": {"PPOLoss.td_lambda": [0.8]}}')
+    flags = ["--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}", f"--{flag}=PPOLoss.td_lambda = 0.9"]
+    assert run_here(grid_search.main, f"--root_dir={tmp_path / 's'}", *flags) == 2
+    assert logged == [
+        "PPOLoss.td_lambda is searched, so that a binding of it on the command line has no effect: leave one of them out."
+    ]
