@@ -304,9 +304,10 @@ class Pool:
         except KeyboardInterrupt:
             pass
         self._signal(signal.SIGKILL)
-        for process in self._active.values():
+        for name, process in self._active.items():
             process.wait()
-        self._states.update(dict.fromkeys(self._active, "interrupted"))
+            finished = _is_finished(os.path.join(self._root_dir, name))
+            self._states[name] = "finished" if finished else "interrupted"
         return self._states
 
     def _signal(self, number: int) -> None:
