@@ -81,7 +81,11 @@ def test_what_cannot_be_had_is_left_out():
 def test_an_actor_thread_is_for_a_gpu():
     loop = _linear("sync", (8,), 1e-5)
     assert advise(_facts(loop)).num_actor_queues == 0
-    assert advise(_facts(loop, gpus=1)).num_actor_queues == 1
+    with_actor = advise(_facts(loop, gpus=1))
+    assert with_actor.num_actor_queues == 1
+    for advice in (with_actor, advise(_facts(loop))):
+        text = gin_text(advice, "t", None, None)
+        assert ("AsyncOffPolicyDriver.actor_queue_cap = 1" in text) == bool(advice.num_actor_queues)
 
 
 @given(st.floats(0.1, 1e5), st.one_of(st.none(), st.integers(1, 64)))
@@ -107,6 +111,8 @@ def test_memory_grows_with_what_is_kept():
     advice = advise(_facts(_linear("sync", (8,), 1e-5)))
     sizes = memory_bytes(advice, 1000)
     assert sizes["one segment"] == advice.unroll_length * advice.batch_size * 1000
+    # Two threads fill a segment each; the learner takes two at a time, and shuffles a copy.
+    assert [size / sizes["one segment"] for size in sizes.values()] == [1, 2, 6, 4]
     assert memory_bytes(advice, 2000) == {what: 2 * size for what, size in sizes.items()}
 
 

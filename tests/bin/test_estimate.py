@@ -86,6 +86,29 @@ def test_gamma_discounts(trained, recorded, tmp_path):
         assert one["mean"] == pytest.approx(expected, rel=1e-4), name
 
 
+def test_what_was_recorded_is_told(trained, tmp_path, logged):
+    path = tmp_path / "two.npz"
+    assert (
+        run_here(record.main, f"--root_dir={trained}", f"--output={path}", "--num_episodes=2", "--random_seed=1") == 0
+    )
+    with np.load(path) as archive:
+        rewards = archive["reward"]
+    told = f"2 episodes of ckpt-2, {len(rewards)} steps, mean return {rewards.sum() / 2:.2f}, with the chances"
+    assert told in logged[-1]
+
+
+@pytest.mark.parametrize(
+    ("effective", "episodes", "warned"),
+    [(9.9, 100, True), (10.0, 100, False), (3.9, 8, True), (4.0, 8, False)],
+)
+def test_few_effective_episodes_are_warned_of(effective, episodes, warned, logged):
+    numbers = {"mean": 1.0, "low": 0.5, "high": None}
+    result = {"checkpoint": "ckpt-2", "episodes": episodes, "effective_episodes": effective}
+    estimate._tell({**result, "estimates": {"behavior": numbers}})
+    assert logged[0] == "behavior  1.00 [0.50, not finite]"
+    assert any(line.startswith("The estimates rest on") for line in logged) == warned
+
+
 def test_what_rests_on_little_is_told(trained, recorded, tmp_path, logged):
     result = _estimate(trained, recorded, tmp_path)
     if result["effective_episodes"] < 10:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +32,22 @@ def test_returns_and_their_mean(trained, logged):
     assert all(r >= 8 for r in returns)
     assert f"Mean return of 3 episodes: {np.mean(returns):.3f}" in "\n".join(logged)
     assert "ckpt-2" in "\n".join(logged)
+
+
+def test_each_return_is_of_one_episode(trained, logged, monkeypatch):
+    ends, steps = [], []
+    told = play.logging.info
+
+    def info(message, *arguments):
+        if message.startswith("Episode"):
+            ends.append(len(steps))
+        told(message, *arguments)
+
+    monkeypatch.setattr(play, "time", SimpleNamespace(sleep=steps.append))
+    monkeypatch.setattr(play.logging, "info", info)
+    assert _play(trained, "--num_episodes=3", "--sleep_time_per_step=1") == 0
+    returns = [float(line.rpartition(" ")[2]) for line in logged if line.startswith("Episode")]
+    assert returns == np.diff(ends, prepend=0).tolist(), "CartPole gives 1 a step"
 
 
 def test_one_seed_plays_the_same_and_nothing_is_written(trained, logged):
