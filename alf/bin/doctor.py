@@ -20,7 +20,6 @@ from absl import flags, logging
 
 from alf.bin import command_line, output_flag
 from alf.bin.doctor_advice import Advice, Facts, advise, gin_text, memory_bytes
-from alf.utils.files import write_atomically
 
 _ENV_NAME = flags.DEFINE_string("env_name", None, "The environment, instead of a gin file: an id, or module:callable.")
 _STEPS = flags.DEFINE_integer("check_steps", 500, "Steps with random actions in each check.")
@@ -103,7 +102,7 @@ def examine(subject: Subject) -> int:
     _print_advice(advice, facts.step_bytes)
     if output_flag.OUTPUT.value:
         title = f"Settings for {subject.name} on {facts.processors} processors, by alf.bin.doctor."
-        write_atomically(output_flag.OUTPUT.value, gin_text(advice, title, subject.gin_name, _trainer()))
+        output_flag.write_text(output_flag.OUTPUT.value, gin_text(advice, title, subject.gin_name, _trainer()))
         print(f"Written: {output_flag.OUTPUT.value}; give it to alf.bin.train as the last --gin_file.")
     return 0
 

@@ -117,7 +117,9 @@ def main(argv: Sequence[str]) -> int:
         try:
             written = export(root_dir, which, export_dir, _ONNX.value, _BEHAVIOR.value)
         except OSError as e:
-            raise command_line.UsageError(str(e)) from e
+            raise command_line.UsageError(
+                f"--export_dir={export_dir} cannot be written to ({e.strerror or e}): make room, or give another path."
+            ) from e
         logging.info("Written and verified: %s", ", ".join(written))
         for directory in dict.fromkeys(map(os.path.dirname, written)):
             _tell_usage(directory)

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         command_line.at_least(_WORKERS, 1)
         command_line.set_up_logging()
         search = read_search(_CONFIG.value)
-        _check_seed_is_free(search)
+        _check_bindings(search)
         search = dataclasses.replace(
             search, repeats=_REPEATS.value or search.repeats, workers=_WORKERS.value or search.workers
         )
@@ -112,9 +112,15 @@ def _what() -> dict[str, list[str]]:
     return {"gin_files": list(command_line.GIN_FILE.value), "bindings": command_line.bindings()}
 
 
-def _check_seed_is_free(search: Search) -> None:
-    names = [*search.settings[0], *(binding.partition("=")[0].strip() for binding in command_line.bindings())]
-    for name in names:
+def _check_bindings(search: Search) -> None:
+    """Refuses bindings that a run would be given another value of."""
+    given = [binding.partition("=")[0].strip() for binding in command_line.bindings()]
+    for name in given:
+        if name in search.settings[0]:
+            raise UsageError(
+                f"{name} is searched, so that a binding of it on the command line has no effect: leave one of them out."
+            )
+    for name in [*search.settings[0], *given]:
         if re.fullmatch(r"([\w./]*[./])?TrainerConfig\.random_seed", name):
             raise UsageError(
                 f"{name} cannot be set here: each run's seed follows from the search's 'seed' and the number of its repeat. "
@@ -197,11 +203,18 @@ def run_search(root_dir: str, search: Search) -> int:
     page = os.path.join(root_dir, CURVES_FILE)
     write_atomically(page, curves_page(root_dir, results, name, _METRIC.value))
     print(markdown(results))
-    if len({run.source for run in results if run.state == "finished" and run.source}) > 1:
+    finished = [run for run in results if run.state == "finished"]
+    if len({run.source for run in finished if run.source}) > 1:
         logging.warning(
             "Some scores are of evaluations and others of training, which are no measure of each other: see the column source "
             "of results.csv, and give --metric=%s to compare all by training.",
             METRIC,
+        )
+    if _METRIC.value and finished and all(run.score is None for run in finished):
+        logging.warning(
+            "No run that finished has a value of --metric=%s: the same command with the name of a column of train/stats.jsonl "
+            "compares them.",
+            _METRIC.value,
         )
     print(f"Runs: {paths['csv']}; plot: {paths['svg']}; learning curves: {page}")
     if interrupted:
@@ -291,9 +304,10 @@ class Pool:
         except KeyboardInterrupt:
             pass
         self._signal(signal.SIGKILL)
-        for process in self._active.values():
+        for name, process in self._active.items():
             process.wait()
-        self._states.update(dict.fromkeys(self._active, "interrupted"))
+            finished = _is_finished(os.path.join(self._root_dir, name))
+            self._states[name] = "finished" if finished else "interrupted"
         return self._states
 
     def _signal(self, number: int) -> None:

@@ -22,8 +22,17 @@ def write(path: str, value: Any) -> None:
     Raises:
       UsageError: it cannot be written.
     """
-    with _told(path):
-        write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Makes `text` the content of a file.
+
+    Raises:
+      UsageError: it cannot be written.
+    """
+    with told(path):
+        write_atomically(path, text)
 
 
 def append_line(path: str, value: Any) -> None:
@@ -33,7 +42,7 @@ def append_line(path: str, value: Any) -> None:
       UsageError: it cannot be written.
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with _told(path), open(path, "a+b") as f:
+    with told(path), open(path, "a+b") as f:
         if f.seek(0, os.SEEK_END):
             f.seek(-1, os.SEEK_END)
             cut_off = f.read(1) != b"\n"
@@ -42,7 +51,12 @@ def append_line(path: str, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def told(path: str) -> Iterator[None]:
+    """Around code that writes the file: an OSError becomes one line.
+
+    Raises:
+      UsageError: instead of OSError.
+    """
     try:
         yield
     except OSError as e:

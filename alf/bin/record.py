@@ -47,7 +47,8 @@ def record(
 
     Raises:
       CheckpointError: there is no such checkpoint, it is damaged, or does not fit the configuration.
-      UsageError: there is no checkpoint at all, or environment or algorithm cannot be built, or episodes do not end.
+      UsageError: there is no checkpoint at all, environment or algorithm cannot be built, episodes do not end,
+        or the file cannot be written.
     """
     from alf.algorithms.behaviors import Behaviors
     from alf.drivers.recording import record_episodes
@@ -63,7 +64,7 @@ def record(
             steps = record_episodes(algorithm, env, num_episodes, epsilon, seed)
     finally:
         env.close()
-    with command_line.told_as_usage():
+    with command_line.told_as_usage(), output_flag.told(path):
         write_dataset(path, steps)
     first, chances = steps.step_type == 0, not isinstance(steps.log_probability, tuple)
     logging.info(
@@ -96,10 +97,7 @@ def main(argv: Sequence[str]) -> int:
         command_line.parse_gin(root_dir)
         which, seed = policy_flags.checkpoint(), policy_flags.RANDOM_SEED.value
         episodes, epsilon = policy_flags.NUM_EPISODES.value, epsilon_flag.epsilon_greedy()
-        try:
-            record(root_dir, which, path, episodes, epsilon, parallel_flag.PARALLEL.value, seed)
-        except OSError as e:
-            raise command_line.UsageError(str(e)) from e
+        record(root_dir, which, path, episodes, epsilon, parallel_flag.PARALLEL.value, seed)
 
     return command_line.run(body)
 

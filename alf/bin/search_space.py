@@ -99,12 +99,15 @@ def _from_json(path: str, data: Mapping[str, Any]) -> Search:
     gpus = data.get("gpus", [])
     if not isinstance(gpus, list) or not all(type(gpu) is int and gpu >= 0 for gpu in gpus):
         raise UsageError(f"--search_config={path} has gpus={gpus!r}: give a list of numbers, such as [0, 1].")
+    use_gpu = data.get("use_gpu", True)
+    if not isinstance(use_gpu, bool):
+        raise UsageError(f"--search_config={path} has use_gpu={use_gpu!r}: give true or false.")
     return Search(
         settings,
         _whole(path, data, "repeats", 1, 1),
         _whole(path, data, "max_worker_num", 1, 1),
         seed,
-        bool(data.get("use_gpu", True)),
+        use_gpu,
         tuple(gpus),
     )
 
@@ -165,6 +168,10 @@ def _draw(path: str, name: str, value: Any, rng: random.Random) -> str:
             f"{value!r}."
         )
     if kind == "integer":
+        if low != int(low) or high != int(high):
+            raise UsageError(
+                f"--search_config={path}: {name} is drawn as an integer between whole limits; got {value!r}."
+            )
         return repr(rng.randint(int(low), int(high)))
     if kind == "uniform":
         return repr(rng.uniform(low, high))

@@ -181,12 +181,12 @@ def wait_for(
         if state == "finished":
             logging.info("The run is finished: %s", index.run.get("why", "it has reached its end."))
             return None
-        waited = time.monotonic() - began
-        if max_wait_secs and waited + poll_secs > max_wait_secs:
+        left = max_wait_secs - (time.monotonic() - began) if max_wait_secs else poll_secs
+        if left <= 0.0:
             logging.info("No new checkpoint came within %g s.", max_wait_secs)
             return None
         if state != told:
             nobody = f" The run {_STOPPED[state]} ({why}): nobody trains there now." if state in _STOPPED else ""
             logging.info("Waiting for the next checkpoint; Ctrl-C ends.%s", nobody)
             told = state
-        time.sleep(poll_secs)
+        time.sleep(min(poll_secs, left))

@@ -9,6 +9,7 @@ may tell the natural logarithm of the chance with which each action was chosen.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import reprlib
 import zipfile
@@ -49,6 +50,7 @@ def write_dataset(path: str, steps: Steps) -> None:
     Raises:
       ValueError: there is no step, or one that should be FIRST or LAST is not, columns are not of the same length, or a
         number is not finite.
+      OSError: the file cannot be written; what was there before is unharmed.
     """
     columns = _columns(steps)
     fault = _fault(columns)
@@ -56,9 +58,14 @@ def write_dataset(path: str, steps: Steps) -> None:
         raise ValueError(f"The dataset {path} is not written: it {fault}.")
     path = os.path.expanduser(path)
     partial = f"{path}.part"
-    with open(partial, "wb") as f:
-        np.savez_compressed(f, **columns)  # type: ignore[arg-type]
-    os.replace(partial, path)
+    try:
+        with open(partial, "wb") as f:
+            np.savez_compressed(f, **columns)  # type: ignore[arg-type]
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise
 
 
 def _columns(steps: Steps) -> dict[str, np.ndarray]:

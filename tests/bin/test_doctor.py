@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf.bin import doctor, train
+from alf.bin import doctor, output_flag, train
 from alf.bin.doctor_advice import Facts, advise, effective_rate, gin_text, memory_bytes, unroll_length
 from alf.environments.timing import Measurement
 from alf.utils import mixed_precision
@@ -79,7 +81,11 @@ def test_what_cannot_be_had_is_left_out():
 def test_an_actor_thread_is_for_a_gpu():
     loop = _linear("sync", (8,), 1e-5)
     assert advise(_facts(loop)).num_actor_queues == 0
-    assert advise(_facts(loop, gpus=1)).num_actor_queues == 1
+    with_actor = advise(_facts(loop, gpus=1))
+    assert with_actor.num_actor_queues == 1
+    for advice in (with_actor, advise(_facts(loop))):
+        text = gin_text(advice, "t", None, None)
+        assert ("AsyncOffPolicyDriver.actor_queue_cap = 1" in text) == bool(advice.num_actor_queues)
 
 
 @given(st.floats(0.1, 1e5), st.one_of(st.none(), st.integers(1, 64)))
@@ -105,6 +111,8 @@ def test_memory_grows_with_what_is_kept():
     advice = advise(_facts(_linear("sync", (8,), 1e-5)))
     sizes = memory_bytes(advice, 1000)
     assert sizes["one segment"] == advice.unroll_length * advice.batch_size * 1000
+    # Two threads fill a segment each; the learner takes two at a time, and shuffles a copy.
+    assert [size / sizes["one segment"] for size in sizes.values()] == [1, 2, 6, 4]
     assert memory_bytes(advice, 2000) == {what: 2 * size for what, size in sizes.items()}
 
 
@@ -151,6 +159,18 @@ def test_an_environment_by_name(tmp_path, capsys, monkeypatch, bfloat16):
     out = capsys.readouterr().out
     assert "numpy-vectorised" in out
     assert ("TrainerConfig.mixed_precision = True" in out) == bfloat16
+
+
+def test_settings_that_find_no_room_are_told_in_a_sentence(tmp_path, capsys, logged, monkeypatch):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(output_flag, "write_atomically", full)
+    monkeypatch.setattr(doctor, "measure_all", lambda subject: Facts([Measurement("sync", 8, 1e-4)], 2, 40))
+    path, name = tmp_path / "settings.gin", "tests.environments.toy_environments:ToyEnv"
+    assert run_here(doctor.main, f"--env_name={name}", *QUICK, f"--output={path}") == 2
+    assert logged[-1] == f"--output={path} cannot be written (No space left on device): give another path."
+    assert "Written" not in capsys.readouterr().out
 
 
 def test_a_failed_check_ends_with_code_1(capsys, logged):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import numpy as np
@@ -85,6 +86,29 @@ def test_gamma_discounts(trained, recorded, tmp_path):
         assert one["mean"] == pytest.approx(expected, rel=1e-4), name
 
 
+def test_what_was_recorded_is_told(trained, tmp_path, logged):
+    path = tmp_path / "two.npz"
+    assert (
+        run_here(record.main, f"--root_dir={trained}", f"--output={path}", "--num_episodes=2", "--random_seed=1") == 0
+    )
+    with np.load(path) as archive:
+        rewards = archive["reward"]
+    told = f"2 episodes of ckpt-2, {len(rewards)} steps, mean return {rewards.sum() / 2:.2f}, with the chances"
+    assert told in logged[-1]
+
+
+@pytest.mark.parametrize(
+    ("effective", "episodes", "warned"),
+    [(9.9, 100, True), (10.0, 100, False), (3.9, 8, True), (4.0, 8, False)],
+)
+def test_few_effective_episodes_are_warned_of(effective, episodes, warned, logged):
+    numbers = {"mean": 1.0, "low": 0.5, "high": None}
+    result = {"checkpoint": "ckpt-2", "episodes": episodes, "effective_episodes": effective}
+    estimate._tell({**result, "estimates": {"behavior": numbers}})
+    assert logged[0] == "behavior  1.00 [0.50, not finite]"
+    assert any(line.startswith("The estimates rest on") for line in logged) == warned
+
+
 def test_what_rests_on_little_is_told(trained, recorded, tmp_path, logged):
     result = _estimate(trained, recorded, tmp_path)
     if result["effective_episodes"] < 10:
@@ -106,6 +130,16 @@ def test_datasets_that_do_not_do_are_told_in_a_sentence(trained, recorded, tmp_p
     chances[3] = -np.inf
     np.savez(tmp_path / "never.npz", **columns, log_probability=chances)
     assert "log_probability=-inf at step 3: a chance is above 0." in told(tmp_path / "never.npz")
+
+
+def test_a_file_that_finds_no_room_is_told_in_a_sentence(trained, tmp_path, logged, monkeypatch):
+    def full(file, **columns):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    path = tmp_path / "episodes.npz"
+    assert run_here(record.main, f"--root_dir={trained}", f"--output={path}", "--num_episodes=1") == 2
+    assert logged[-1] == f"--output={path} cannot be written (No space left on device): give another path."
 
 
 def test_continuous_actions_are_refused_and_recorded_without_chances(tmp_path, logged):

@@ -14,7 +14,7 @@ from alf.bin import command_line, evaluate, output_flag, train
 from alf.bin import trained as waiting
 from alf.bin.episodes import run_episodes, summary
 from alf.bin.output_flag import append_line, read_lines
-from alf.trainers.run_index import RunIndex
+from alf.trainers.run_index import Record, RunIndex
 from alf.trainers.run_lock import RunLock
 from tests.bin.running import copy_run, run_here, snapshot
 
@@ -234,6 +234,45 @@ def test_a_worker_ends_after_the_steps_asked_for(trained, logged):
     text = "\n".join(logged)
     assert "--max_evaluation_steps=1 is reached" in text
     assert "Evaluated 1 checkpoints" in text
+
+
+def test_the_steps_of_all_checkpoints_count_towards_the_limit(tmp_path, monkeypatch, logged):
+    index = RunIndex(str(tmp_path))
+    for step in (1, 2, 3):
+        index.add(Record(f"ckpt-{step}", step, files=[f"train/algorithm/ckpt-{step}.index"]))
+    index.save()
+    monkeypatch.setattr(
+        evaluate.trained, "restore_listed", lambda root, algorithm, name: waiting.Restored(name, name, int(name[-1]))
+    )
+    monkeypatch.setattr(evaluate, "evaluate", lambda plan, algorithm: {mode: {"steps": 5} for mode in plan.modes})
+    written = []
+    assert (
+        evaluate.watch(str(tmp_path), None, evaluate.Plan(1), set(), written.append, max_wait_secs=0.01, max_steps=15)
+        == 2
+    )
+    assert [line["checkpoint"] for line in written] == ["ckpt-1", "ckpt-2"]
+    assert logged[-1] == "Evaluated 2 checkpoints with 20 environment steps."
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ({}, {(7, "then")}),
+        ({"num_episodes": 3}, set()),
+        ({"modes": ("deterministic", "stochastic")}, set()),
+        ({"success_threshold": 2.0}, set()),
+        ({"behavior_from": ("runner=runs/other",)}, set()),
+    ],
+)
+def test_a_result_answers_only_what_it_was_asked(asked, answered, tmp_path):
+    plan = evaluate.Plan(2, modes=("deterministic",), success_threshold=1.0)
+    numbers = summary([1.0, 2.0], [3, 4])
+    result = evaluate.report(
+        str(tmp_path), waiting.Restored("p", "ckpt-7", 7), plan, {"deterministic": numbers}, "then"
+    )
+    append_line(str(tmp_path / "e.jsonl"), result)
+    plan = dataclasses.replace(plan, **asked)
+    assert evaluate._evaluated(str(tmp_path / "e.jsonl"), str(tmp_path), plan) == answered
 
 
 def test_a_worker_leaves_out_what_is_damaged(trained, tmp_path, logged):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import subprocess
 import sys
@@ -104,3 +105,14 @@ def test_onnx_without_its_packages_is_told(trained, tmp_path, logged, monkeypatc
     assert _export(trained, f"--export_dir={tmp_path / 'model'}", "--onnx") == 2
     assert "install the extra" in "\n".join(logged)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_finds_no_room_is_told_in_a_sentence(trained, tmp_path, logged, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(export, "export", full)
+    assert _export(trained, f"--export_dir={tmp_path / 'model'}") == 2
+    assert logged[-1] == (
+        f"--export_dir={tmp_path / 'model'} cannot be written to (No space left on device): make room, or give another path."
+    )

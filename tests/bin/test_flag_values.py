@@ -7,12 +7,25 @@ import time
 
 import pytest
 from absl import flags
+from absl.testing import flagsaver
 from hypothesis import given
 from hypothesis import strategies as st
 
 import alf.algorithms.agent as agent
 import alf.trainers.off_policy_trainer as off_policy_trainer
-from alf.bin import command_line, doctor, estimate, evaluate, export, grid_search, play, record, status, train
+from alf.bin import (
+    command_line,
+    doctor,
+    estimate,
+    evaluate,
+    export,
+    grid_search,
+    output_flag,
+    play,
+    record,
+    status,
+    train,
+)
 from tests.bin.running import run_here
 
 pytestmark = pytest.mark.slow
@@ -146,6 +159,13 @@ def _code(command, arguments, lines):
 def test_help_has_the_flags_that_commands_share(command):
     shown = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(command)}
     assert shown >= {"root_dir", *SHARED}
+
+
+def test_a_suffix_may_be_in_capitals(tmp_path):
+    with flagsaver.flagsaver():
+        flags.FLAGS(["alf", f"--output={tmp_path / 'R.JSON'}"])
+        command_line.has_suffix(output_flag.OUTPUT, ".json")
+        assert str(tmp_path / "R.JSON") == output_flag.OUTPUT.value
 
 
 def test_a_wrong_flag_is_one_line(logged):

@@ -128,6 +128,11 @@ def test_alfs_own_configurations_are_read(tmp_path):
         ({"parameters": {"A.x": [1]}, "type": "best"}, "neither 'grid' nor 'random'"),
         ({"parameters": {"A.x": [1]}, "gpus": ["a"]}, "give a list of numbers"),
         ({"parameters": {f"A.{c}": list(range(10)) for c in "abcde"}}, "use a random search"),
+        ({"parameters": {"A.x": [1]}, "use_gpu": "false"}, "use_gpu='false': give true or false"),
+        (
+            {"type": "random", "parameters": {"A.x": {"integer": [0.5, 0.9]}}},
+            "whole limits; got {'integer': \\[0.5, 0.9",
+        ),
         ({"type": "random", "parameters": {"A.x": {"normal": [0, 1]}}}, "must be a list, or"),
         ({"type": "random", "parameters": {"A.x": {"uniform": [1, 0]}}}, "must be a list, or"),
         ({"type": "random", "parameters": {"A.x": {"log_uniform": [0, 1]}}}, "must be above 0"),

@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +32,22 @@ def test_returns_and_their_mean(trained, logged):
     assert all(r >= 8 for r in returns)
     assert f"Mean return of 3 episodes: {np.mean(returns):.3f}" in "\n".join(logged)
     assert "ckpt-2" in "\n".join(logged)
+
+
+def test_each_return_is_of_one_episode(trained, logged, monkeypatch):
+    ends, steps = [], []
+    told = play.logging.info
+
+    def info(message, *arguments):
+        if message.startswith("Episode"):
+            ends.append(len(steps))
+        told(message, *arguments)
+
+    monkeypatch.setattr(play, "time", SimpleNamespace(sleep=steps.append))
+    monkeypatch.setattr(play.logging, "info", info)
+    assert _play(trained, "--num_episodes=3", "--sleep_time_per_step=1") == 0
+    returns = [float(line.rpartition(" ")[2]) for line in logged if line.startswith("Episode")]
+    assert returns == np.diff(ends, prepend=0).tolist(), "CartPole gives 1 a step"
 
 
 def test_one_seed_plays_the_same_and_nothing_is_written(trained, logged):
@@ -180,6 +197,26 @@ def test_follow_waits_no_longer_than_asked(trained, tmp_path, logged):
     shutil.copy(trained / "configured.gin", tmp_path)
     assert _play(tmp_path, "--follow", "--max_wait_secs=0.1") == 0
     assert "No new checkpoint came within 0.1 s." in logged
+
+
+@pytest.mark.parametrize(("longest", "slept"), [(0.25, [0.25]), (1.0, [1.0]), (2.5, [1.0, 1.0, 0.5])])
+def test_a_wait_is_as_long_as_asked_and_ends_with_a_look(longest, slept, tmp_path, monkeypatch):
+    class Clock:
+        def __init__(self):
+            self.slept = []
+
+        def monotonic(self):
+            return sum(self.slept)
+
+        def sleep(self, secs):
+            self.slept.append(secs)
+
+    clock, looks = Clock(), []
+    monkeypatch.setattr(play.trained, "time", clock)
+    wanted = looks.append  # Gives None: what is wanted never comes.
+    assert play.trained.wait_for(str(tmp_path), wanted, poll_secs=1.0, max_wait_secs=longest) is None
+    assert clock.slept == slept
+    assert len(looks) == len(slept) + 1
 
 
 def test_follow_plays_a_run_that_is_begun_anew_meanwhile(tmp_path, monkeypatch):

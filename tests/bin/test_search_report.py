@@ -5,8 +5,12 @@ from __future__ import annotations
 import csv
 import fcntl
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
 from alf.bin import grid_search
 from alf.bin.search_report import Result, csv_text, read_result
@@ -37,6 +41,7 @@ def _run(root, judged_by, *evaluated):
         ("rating", (), (3.0, "training", None)),
         ("chaser", ("1,5.0,2.0", "2,6.0,1.0"), (1.0, "evaluation", 1000.0)),
         (None, ("2,6.0,",), (6.0, "evaluation", 1000.0)),
+        (None, ("1,5.0,", "2,nan,"), (3.0, "training", 1000.0)),
     ],
 )
 def test_the_score_is_the_last_evaluation_and_never_a_rating(judged_by, evaluated, expected, tmp_path):
@@ -62,9 +67,98 @@ def test_a_gin_file_that_has_changed_is_told(tmp_path, logged):
 
 def test_one_search_at_a_time_is_in_a_directory(tmp_path, logged):
     (tmp_path / "s.json").write_text('{"parameters": {"PPOLoss.td_lambda": [0.8]}}')
-    flags = [f"--root_dir={tmp_path}", "--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}"]
+    given = [f"--root_dir={tmp_path}", "--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}"]
     with open(tmp_path / grid_search.LOCK_FILE, "w", encoding="utf-8") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert run_here(grid_search.main, *flags) == 2
+        assert run_here(grid_search.main, *given) == 2
     assert f"A search is going on in --root_dir={tmp_path}" in logged[-1]
     assert not (tmp_path / grid_search.PLAN_FILE).exists()
+
+
+@pytest.mark.parametrize(("metric", "warned"), [("Metrics/AverageRetrun", True), ("Metrics/AverageReturn", False)])
+def test_a_metric_that_no_run_has_is_told(metric, warned, tmp_path, logged, monkeypatch):
+    def finished(pool, runs):
+        for run in runs:
+            (tmp_path / "s" / run.name / "train").mkdir(parents=True)
+            (tmp_path / "s" / run.name / "train" / "stats.jsonl").write_text('{"Metrics/AverageReturn": 3.0}')
+        return {run.name: "finished" for run in runs}
+
+    monkeypatch.setattr(grid_search.Pool, "run", finished)
+    (tmp_path / "s.json").write_text('{"parameters": {"A.x": [1, 2]}}')
+    given = ["--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}", f"--metric={metric}"]
+    assert run_here(grid_search.main, f"--root_dir={tmp_path / 's'}", *given) == 0
+    told = f"No run that finished has a value of --metric={metric}: the same command with the name of a column of"
+    assert any(line.startswith(told) for line in logged) == warned
+
+
+@pytest.mark.parametrize("flag", ["gin_param", "gin_bindings"])
+def test_a_binding_that_is_searched_cannot_be_given_too(flag, tmp_path, logged):
+    (tmp_path / "s.json").write_text('{"parameters": {"PPOLoss.td_lambda": [0.8]}}')
+    given = ["--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}", f"--{flag}=PPOLoss.td_lambda = 0.9"]
+    assert run_here(grid_search.main, f"--root_dir={tmp_path / 's'}", *given) == 2
+    assert logged == [
+        "PPOLoss.td_lambda is searched, so that a binding of it on the command line has no effect: leave one of them out."
+    ]
+
+
+class _Process:
+    """Stands for a training run, which writes how it stands into its index when it ends with a code."""
+
+    pid = 1
+
+    def __init__(self, command, status, code):
+        self.root = next(part for part in command if part.startswith("--root_dir=")).partition("=")[2]
+        self.status, self.code, self.returncode = status, code, None
+
+    def end(self):
+        index = RunIndex(self.root)
+        index.run["status"] = self.status
+        index.save()
+        self.returncode = self.code
+
+    def poll(self):
+        return self.returncode
+
+    def send_signal(self, number):
+        self.end()
+
+    def wait(self):
+        assert self.returncode is not None
+
+
+@pytest.fixture
+def _no_flags():
+    with flagsaver.flagsaver():
+        flags.FLAGS(["alf"])
+        yield
+
+
+_RUN = Result("000-r0", 0, 0, {"A.x": "1"}, "waiting")
+
+
+@pytest.mark.usefixtures("_no_flags")
+@pytest.mark.parametrize(
+    ("status", "code", "state"), [("finished", 0, "finished"), ("interrupted", 0, "failed"), ("finished", 1, "failed")]
+)
+def test_a_run_that_ended_before_its_end_is_not_finished(status, code, state, tmp_path, monkeypatch):
+    def start(command, **options):
+        process = _Process(command, status, code)
+        process.end()
+        return process
+
+    monkeypatch.setattr(grid_search.subprocess, "Popen", start)
+    assert grid_search.Pool(str(tmp_path), Search(({"A.x": "1"},))).run([_RUN]) == {_RUN.name: state}
+
+
+@pytest.mark.usefixtures("_no_flags")
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+def test_a_run_that_finishes_while_it_is_interrupted_is_finished(status, tmp_path, monkeypatch):
+    def interrupt(secs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid_search.subprocess, "Popen", lambda command, **options: _Process(command, status, 0))
+    monkeypatch.setattr(grid_search, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+    pool = grid_search.Pool(str(tmp_path), Search(({"A.x": "1"},)))
+    with pytest.raises(KeyboardInterrupt):
+        pool.run([_RUN])
+    assert pool.stop() == {_RUN.name: status}

@@ -92,6 +92,21 @@ def test_a_learning_rate_that_a_macro_has_fall_is_extended_too(run, capsys):
     assert "=14 --gin_param=PolynomialDecay.decay_steps=140\n" in _text(capsys, run)
 
 
+def test_of_many_checkpoints_the_newest_are_shown_and_those_that_stand_out(run, capsys):
+    index = RunIndex.load(str(run))
+    for step in range(10, 20):
+        file = f"train/algorithm/ckpt-{step}.index"
+        (run / file).write_bytes(b"x")
+        index.add(Record(f"ckpt-{step}", step, files=[file], kinds=["periodic"]))
+    index.save()
+    shown = [line.split()[0] for line in _text(capsys, run).splitlines() if line.startswith("  ckpt-")]
+    assert shown == ["ckpt-7", *(f"ckpt-{step}" for step in range(12, 20))]
+
+
+def test_sizes_are_told_in_thousands():
+    assert [status._size(count) for count in (999, 1000, 2.5e9)] == ["999 B", "1.0 kB", "2.5 GB"]
+
+
 def test_commands_quote_the_path(run, capsys):
     root = run.rename(run.parent / "sp ace")
     text = _text(capsys, root)

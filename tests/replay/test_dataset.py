@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,22 @@ def test_a_path_may_begin_at_home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     dataset.write_dataset("~/d.npz", make_steps())
     assert (tmp_path / "d.npz").exists()
     assert len(dataset.read_dataset("~/d.npz", OBS, ACTION).reward) == 6
+
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before_and_nothing_else(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: Any, **columns: Any) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    dataset.write_dataset(str(tmp_path / "d.npz"), make_steps())
+    before = (tmp_path / "d.npz").read_bytes()
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="No space"):
+        dataset.write_dataset(str(tmp_path / "d.npz"), make_steps())
+    assert [p.name for p in tmp_path.iterdir()] == ["d.npz"]
+    assert (tmp_path / "d.npz").read_bytes() == before
 
 
 def test_other_observations_and_damaged_files_are_refused(tmp_path: Any) -> None:
