@@ -232,7 +232,7 @@ class TrainerConfig:
         values = self._values()
         for name, least in _LEAST.items():
             value = values[name]
-            if value is not None and value < least:
+            if value is not None and not value >= least:  # nan too
                 raise ValueError(f"TrainerConfig.{name}={value} must be at least {least}.")
         if values["reward_success_threshold"] is not None:
             numbers_of("TrainerConfig.reward_success_threshold", values["reward_success_threshold"])

@@ -66,7 +66,14 @@ def test_unknown_attributes_name_the_nearest():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("unroll_length", 0), ("mini_batch_size", 0), ("num_envs", 0), ("epsilon_greedy", 1.5), ("eval_interval", 0)],
+    [
+        ("unroll_length", 0),
+        ("mini_batch_size", 0),
+        ("num_envs", 0),
+        ("epsilon_greedy", 1.5),
+        ("eval_interval", 0),
+        ("checkpoint_save_secs", float("nan")),
+    ],
 )
 def test_numbers_out_of_range_are_named(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}"):
