@@ -198,6 +198,8 @@ TASKS: dict[str, Task] = {
         title="Pong, PPO",
         steps=1_024_000,
         example="async_ppo_pong",
+        # As with CartPole: 1,000 iterations of 16 gradient steps.
+        params=("PolynomialDecay.decay_steps=16000",),
         peer={"algorithm": "PPO", "environment": "PongNoFrameskip-v4", "atari": True, "n_envs": 8, "n_steps": 128}
         | {"n_epochs": 4, "batch_size": 256, "learning_rate": "linear 0.00025", "clip_range": "linear 0.1"}
         | {"vf_coef": 0.5, "ent_coef": 0.01},
