@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import flags, logging
 
 from alf.bin import command_line, epsilon_flag, output_flag, policy_flags, trained
@@ -51,6 +52,7 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
     """
     from alf.algorithms.behaviors import Behaviors
     from alf.algorithms.judging import judge
+    from alf.data_structures import StepType
     from alf.replay.dataset import DatasetError, read_dataset
     from alf.trainers.run_facts import versions
     from alf.utils import off_policy_estimators as estimators
@@ -88,7 +90,7 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
         "step": restored.step,
         "dataset": dataset,
         "episodes": len(episodes.returns),
-        "steps": len(steps.step_type),
+        "steps": int(np.sum(steps.step_type != StepType.LAST)),
         "epsilon_greedy": epsilon,
         "gamma": gamma,
         "effective_episodes": estimators.effective_episodes(episodes.weight),

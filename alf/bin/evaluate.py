@@ -129,9 +129,8 @@ def report(
     restored: trained.Restored,
     plan: Plan,
     results: dict[str, dict[str, Any]],
-    created: str | None = None,
 ) -> dict[str, Any]:
-    """The JSON result of one checkpoint; `created` is when it was written, where that is known."""
+    """The JSON result of one checkpoint."""
     from alf.trainers.run_facts import versions
 
     return {
@@ -140,7 +139,7 @@ def report(
         "checkpoint": restored.name,
         "step": restored.step,
         "path": restored.path,
-        "created": created,
+        "created": restored.created,
         "random_seed": plan.random_seed,
         "success_threshold": plan.success_threshold,
         "num_parallel_environments": min(plan.batch_size, plan.num_episodes),
@@ -190,7 +189,7 @@ def watch(
             trained.replace_behaviors(algorithm, plan.behavior_from)
             named = marked(plan.record_file, restored.name) if plan.record_file else None
             results = evaluate(dataclasses.replace(plan, record_file=named), algorithm)
-            write(report(root_dir, restored, plan, results, record.created))
+            write(report(root_dir, restored, plan, results))
             evaluated += 1
             steps += sum(result["steps"] for result in results.values())
             if max_steps and steps >= max_steps:

@@ -51,6 +51,7 @@ def record(
         or the file cannot be written.
     """
     from alf.algorithms.behaviors import Behaviors
+    from alf.data_structures import StepType
     from alf.drivers.recording import record_episodes
     from alf.replay.dataset import write_dataset
 
@@ -72,7 +73,7 @@ def record(
         path,
         first.sum(),
         restored.name,
-        len(first),
+        np.sum(steps.step_type != StepType.LAST),
         np.sum(steps.reward, dtype=np.float64) / first.sum(),
         "with" if chances else "without",
     )

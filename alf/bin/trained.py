@@ -24,11 +24,15 @@ _NAMED = re.compile(r"latest|periodic|best|final|(ckpt-)?[0-9]+")
 
 
 class Restored(NamedTuple):
-    """A checkpoint whose weights are in place: its path without suffix, its name, and the number in that."""
+    """A checkpoint whose weights are in place: its path without suffix, its name, and the number in that.
+
+    `created` is when it was written, an ISO 8601 time; None for one of another directory.
+    """
 
     path: str
     name: str
     step: int
+    created: str | None = None
 
 
 def make_environment(seed: int | None, pictures: bool = False, batch_size: int = 1) -> Any:
@@ -105,8 +109,9 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
         place = checkpointer.directory if which in ("latest", "periodic") else which
         raise UsageError(f"There is no {what} in {place}: train first, with the same --root_dir.")
     algorithm.after_restore()
-    name = os.path.basename(path)
-    return Restored(path, name, int(name.rpartition("-")[2]))
+    directory, name = os.path.split(path)
+    record = checkpointer.index.find(name) if directory == checkpointer.directory else None
+    return Restored(path, name, int(name.rpartition("-")[2]), None if record is None else record.created)
 
 
 def restore_listed(root_dir: str, algorithm: Any, name: str) -> Restored | None:

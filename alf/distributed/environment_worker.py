@@ -61,12 +61,14 @@ class EnvironmentWorker:
           `environments`, N; `layout`, see `layout_of`; and what `beat` tells.
 
         Raises:
-          ValueError: the environments have specs that cannot cross.
+          ValueError: there are none, or they have specs that cannot cross.
           Exception: whatever they fail with.
         """
         with self._in_use():
             if not self._envs:
                 self._envs = list(resolve(self._maker)(number=self._number, life=self._life, **self._settings))
+                if not self._envs:
+                    raise ValueError(f"{self._maker} has made no environments: it must return a list of at least one.")
                 for i, env in enumerate(self._envs):
                     env.first_env_id = (self._number * len(self._envs) + i) * env.batch_size
                     env.before_building()

@@ -229,6 +229,7 @@ class Keeper(abc.ABC):
         elif asked.method == "beat":
             member.heard(answer, time.monotonic())
         else:
+            member.answered(asked.method)
             self._answered(asked, answer)
 
     def _on_lost(self, asked: Asked, why: str) -> None:
@@ -237,7 +238,10 @@ class Keeper(abc.ABC):
             self._lose(asked.member, why)
             return
         self._unanswered(asked)
-        asked.member.doubt(time.monotonic())
+        lost_for = asked.member.doubt(asked.method, time.monotonic())
+        # Whatever signs of life it gives: its answers may be larger than what lies between.
+        if lost_for > self._limits.heartbeat_timeout_secs:
+            self._lose(asked.member, f"for {lost_for:.0f} s all its answers to {asked.method!r} got lost: {why}")
 
     def _lose(self, member: Member, why: str) -> None:
         why = why.rstrip(".")

@@ -65,6 +65,8 @@ class Member:
         self._pause = FIRST_PAUSE_SECS
         self._error = ""
         self._failures = 0
+        # When the first call of this life got lost since one was answered, by their methods.
+        self._lost_since: dict[str, float] = {}
         self._tellings: dict[str, Any] = {}
         self._steps_before, self._timings_before = 0, Timings()
         self._rate = self._held = 0.0
@@ -78,6 +80,7 @@ class Member:
         """A new life begins, in `worker`; `life` is its number already."""
         self.worker = worker
         self.heard_at = self.beat_at = None
+        self._lost_since.clear()
         self._begun_at = now
         self._go(STARTING, now)
 
@@ -87,9 +90,14 @@ class Member:
         self._tellings = {**facts, "steps": 0}
         self._go(RUNNING, now)
 
-    def doubt(self, now: float) -> None:
-        """A call got lost: it is not known whether the worker lives."""
+    def doubt(self, method: str, now: float) -> float:
+        """A call got lost: it is not known whether the worker lives. Returns for how long none to `method` was answered."""
         self._go(UNREACHABLE, now)
+        return now - self._lost_since.setdefault(method, now)
+
+    def answered(self, method: str) -> None:
+        """An answer has come."""
+        self._lost_since.pop(method, None)
 
     def heard(self, beat: dict[str, Any], now: float) -> None:
         """Takes in a sign of life of `RolloutWorker.beat`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
@@ -12,7 +13,7 @@ from alf.data_structures import ActionTimeStep, Nest, PolicyStep
 from alf.drivers.policy_store import Snapshot, check_reads_no_variable
 from alf.drivers.queues import TFQueues
 from alf.drivers.unroll import Call, Policy
-from alf.utils.common import flat
+from alf.utils.common import as_array, flat
 from alf.utils.devices import for_host, on_host
 from alf.utils.reading import reading
 
@@ -70,7 +71,7 @@ class Server:
 
     def answer(self, requests: Any, snapshot: Snapshot, seed: tf.Tensor) -> None:
         """Acts on requests under `snapshot`, in one forward pass, and sends each its reply."""
-        version = tf.constant(snapshot.version, tf.int64)
+        version = tf.constant(as_array(snapshot.version, np.int64))
         self._answer(snapshot.weights, version, requests, self._return_handles, seed)
 
     def _take_requests(self, handle: tf.Tensor) -> Any:

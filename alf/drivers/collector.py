@@ -17,7 +17,7 @@ from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.utils import nest_utils
-from alf.utils.common import check_range, packer
+from alf.utils.common import as_array, check_range, packer
 from alf.utils.devices import for_host
 from alf.utils.exits import not_an_exit
 
@@ -183,9 +183,8 @@ class Collector:
         thread, first_env_id = self._constants
         # An actor has weights of its own.
         weights = () if self._handles else snapshot.weights
-        call = Call(
-            weights, tf.constant(snapshot.version, tf.int64), self._handles, tf.constant(seed), thread, first_env_id
-        )
+        version = tf.constant(as_array(snapshot.version, np.int64))
+        call = Call(weights, version, self._handles, tf.constant(seed), thread, first_env_id)
         begin = time.monotonic()
         try:
             if self.stepping == "graph":

@@ -133,7 +133,13 @@ class SavedModelWriter:
         if self._policy.state:
             signatures[INITIAL_STATE] = self._initial_state()
         # TensorFlow wraps each signature, and would rewrite the wrappers by AutoGraph: a third of the time of an export.
-        tf.autograph.experimental.do_not_convert(tf.saved_model.save)(module, directory, signatures=signatures)
+        save = tf.autograph.experimental.do_not_convert(tf.saved_model.save)
+        try:
+            save(module, directory, signatures=signatures)
+        except tf.errors.OpError as e:
+            raise ExportError(
+                f"The graph could not be written to {directory} ({e.message}): make room there, or set TMPDIR."
+            ) from e
 
     def _signature(self, name: str, function: Traced) -> Any:
         def run(**inputs: tf.Tensor) -> Tensors:

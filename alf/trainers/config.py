@@ -275,8 +275,7 @@ class TrainerConfig:
             raise ValueError(
                 f"TrainerConfig.burn_in_length={values['burn_in_length']} is for whole_replay_buffer_training=False."
             )
-        if callable(values["self_play"]):
-            raise ValueError(f"TrainerConfig.self_play={values['self_play']!r} must be settings: write @SelfPlay().")
+        _check_self_play(values["self_play"])
         if not 0.0 <= values["epsilon_greedy"] <= 1.0:
             raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
 
@@ -299,6 +298,16 @@ class TrainerConfig:
                     f"TrainerConfig.{name}=True has nothing to evaluate: set evaluate=True, or a schedule with "
                     "steps_between_evaluation_periods."
                 )
+
+
+def _check_self_play(value: Any) -> None:
+    if value is None:
+        return
+    # TensorFlow comes with it, and settings of runs without are read quicker.
+    from alf.trainers.self_play import SelfPlay
+
+    if not isinstance(value, SelfPlay):
+        raise ValueError(f"TrainerConfig.self_play={value!r} must be settings: write @SelfPlay().")
 
 
 def _is_condition(value: Any) -> bool:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from alf.data_structures import Experience, StepType
 from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
 from alf.trainers.phases import Phase
+from alf.utils.common import as_array
 from alf.utils.devices import number_on_host
 
 
@@ -46,7 +47,8 @@ class Totals(tf.Module):
         """Raises the totals in the units of `counts` by them."""
         for count in counts:
             if count.value:
-                self._variables_by_unit()[type(count)].assign_add(count.value, read_value=False)
+                variable = self._variables_by_unit()[type(count)]
+                variable.assign_add(as_array(count.value, variable.dtype.as_numpy_dtype), read_value=False)
 
     def __add__(self, count: Count) -> Count:
         return self.like(count) + count
@@ -96,6 +98,10 @@ class Counters(tf.Module):
     def global_steps(self) -> int:
         """Iterations, or minibatches with update_counter_every_mini_batch; numbers checkpoints and summaries."""
         return int(self.global_counter.numpy())
+
+    @global_steps.setter
+    def global_steps(self, steps: int) -> None:
+        self.global_counter.assign(as_array(steps, np.int64))
 
     @property
     def iterations(self) -> int:

@@ -348,7 +348,7 @@ class Improver(abc.ABC):
             TrainingSteps(1), EnvironmentSteps(steps), EnvironmentEpisodes(self._episodes.take()), self._elapsed()
         )
         if self._config.update_counter_every_mini_batch:
-            counters.global_counter.assign(self.algorithm.updates_made())
+            counters.global_steps = self.algorithm.updates_made()
         else:
             counters.global_counter.assign_add(1)
 

@@ -19,7 +19,7 @@ from alf.trainers.config_types import checked
 from alf.trainers.counts import Count, TrainingSteps, count
 from alf.trainers.matches import Matches, expected_score
 from alf.utils import rng
-from alf.utils.common import zeros_from_spec
+from alf.utils.common import as_array, zeros_from_spec
 
 if TYPE_CHECKING:
     from alf.metrics.reporter import StatsReporter
@@ -171,7 +171,7 @@ class Versions(tf.Module):
         slot = self.opponent % self._window
         other = float(self._elo[slot])
         points = self._held.settings.k_factor * (score - expected_score(self.elo, other))
-        self._present_elo.assign_add(points)
+        self._present_elo.assign_add(as_array(points, np.float64))
         self._elo.scatter_nd_update([[slot]], [other - points])
         self._matches.assign_add(1)
         self._held.scores.append(score)
@@ -184,7 +184,7 @@ class Versions(tf.Module):
             self._take_turns(iterations)
         elif self.opponent == PRESENT:
             self._copy_present()
-        self._iterations.assign(iterations)
+        self._iterations.assign(as_array(iterations, np.int64))
         self._env_steps_before.assign(self._env_steps)
 
     def _is_due(self, every: Count | str, iterations: int) -> bool:
@@ -207,7 +207,7 @@ class Versions(tf.Module):
         if draw.random() >= settings.latest_ratio:
             chosen = int(draw.integers(max(0, made - self._window), made))
         if chosen != self.opponent:
-            self._since.assign(iterations)
+            self._since.assign(as_array(iterations, np.int64))
         self._play(chosen)
         rating = self.elo if chosen == PRESENT else self.ratings[chosen]
         who = "its present weights" if chosen == PRESENT else f"version {chosen}"
@@ -219,7 +219,7 @@ class Versions(tf.Module):
 
     def _play(self, number: int) -> None:
         """Gives the opponent the weights of a version."""
-        self._opponent.assign(number)
+        self._opponent.assign(as_array(number, np.int64))
         if number == PRESENT:
             self._copy_present()
             return

@@ -32,6 +32,15 @@ def flat(rows: Nest) -> Nest:
     return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), rows)
 
 
+def as_array(number: float, dtype: Any) -> np.ndarray:
+    """A number as an array without axes, to be given to TensorFlow where it is another at each call.
+
+    Of a Python number that becomes a tensor TensorFlow keeps number and tensor for ever, 0.7 KB, to have them the next time
+    (https://github.com/tensorflow/tensorflow/issues/68196).
+    """
+    return np.array(number, dtype)
+
+
 def zeros_from_spec(nested_spec: Nest, batch_size: int | tf.Tensor) -> Nest:
     """Zero tensors of `nested_spec` with a leading batch axis."""
     return tf.nest.map_structure(

@@ -229,6 +229,18 @@ def test_two_runs_of_one_seed_are_bit_identical():
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy(), err_msg=mine.name)
 
 
+def test_a_run_is_as_far_and_as_reproducible_as_its_behaviors(monkeypatch):
+    algorithm, _ = _train(_pursuit(), _PAIR, iterations=2, num_updates=2, mini_batch_size=4)
+    made = {name: child.updates_made() for name, child in algorithm.by_name.items()}
+    assert made["runner"] == 2 * 3
+    assert made["chaser"] > made["runner"], "several minibatches in each update"
+    assert algorithm.updates_made() == made["chaser"]
+    assert algorithm.reproducible
+    monkeypatch.setattr(type(algorithm.by_name["runner"]), "reproducible", False)
+    assert algorithm.by_name["chaser"].reproducible
+    assert not algorithm.reproducible
+
+
 def test_a_memory_that_holds_too_little_yet_is_filled_first():
     few = {**_PAIR, "runner": dataclasses.replace(_PAIR["runner"], mini_batch_size=100)}
     algorithm, _ = _train(_pursuit(), few, iterations=4, num_updates=1, mini_batch_size=4)

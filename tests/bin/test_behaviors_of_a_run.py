@@ -114,10 +114,11 @@ def test_all_behaviors_play_together(hands, logged):
     assert returns == [0.0, 0.0], "what one wins the other loses"
 
 
-def test_a_behavior_plays_by_the_weights_of_another_checkpoint(hands, logged):
+@pytest.mark.parametrize("choice", ["--checkpoint=2", "--follow"])
+def test_a_behavior_plays_by_the_weights_of_another_checkpoint(choice, hands, logged):
     """By one set of weights both always show the same hand, since they see the same, and nobody ever wins."""
     same = f"--behavior_from=right=left@{hands}:2"
-    assert _play(hands, "--num_episodes=1", "--checkpoint=2", same) == 0, logged
+    assert _play(hands, "--num_episodes=1", choice, same) == 0, logged
     told = [line for line in logged if line.startswith("Weights from")]
     assert len(told) == 1
     assert told[0].startswith(f"Weights from {hands}")

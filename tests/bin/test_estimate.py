@@ -42,7 +42,8 @@ def _estimate(root, dataset, tmp_path, *arguments):
 def test_the_policy_that_has_played_earns_what_it_has_earned(trained, recorded, tmp_path, logged):
     result = _estimate(trained, recorded, tmp_path, "--epsilon_greedy=0.5")
     with np.load(recorded) as archive:
-        returns = archive["reward"].sum() / 1000
+        steps = archive["reward"].sum()
+    returns = steps / 1000
     assert set(result["estimates"]) == {
         "behavior",
         "importance_sampling",
@@ -54,6 +55,7 @@ def test_the_policy_that_has_played_earns_what_it_has_earned(trained, recorded, 
         assert one["mean"] == pytest.approx(returns, rel=1e-4), name
     assert result["effective_episodes"] == pytest.approx(1000, rel=1e-4)
     assert (result["checkpoint"], result["episodes"], result["gamma"]) == ("ckpt-2", 1000, 1.0)
+    assert result["steps"] == steps, "CartPole gives 1 for each"
     assert "ckpt-2, of 1000 episodes, which weigh as 1000.0 equal ones." in logged
 
 
@@ -86,14 +88,15 @@ def test_gamma_discounts(trained, recorded, tmp_path):
         assert one["mean"] == pytest.approx(expected, rel=1e-4), name
 
 
-def test_what_was_recorded_is_told(trained, tmp_path, logged):
+@pytest.mark.parametrize("rows", [1, 5])
+def test_what_was_recorded_is_told(rows, trained, tmp_path, logged):
     path = tmp_path / "two.npz"
-    assert (
-        run_here(record.main, f"--root_dir={trained}", f"--output={path}", "--num_episodes=2", "--random_seed=1") == 0
-    )
+    arguments = ["--num_episodes=2", "--random_seed=1", f"--num_parallel_environments={rows}"]
+    assert run_here(record.main, f"--root_dir={trained}", f"--output={path}", *arguments) == 0
     with np.load(path) as archive:
         rewards = archive["reward"]
-    told = f"2 episodes of ckpt-2, {len(rewards)} steps, mean return {rewards.sum() / 2:.2f}, with the chances"
+    # CartPole gives 1 for each step.
+    told = f"2 episodes of ckpt-2, {rewards.sum():.0f} steps, mean return {rewards.sum() / 2:.2f}, with the chances"
     assert told in logged[-1]
 
 

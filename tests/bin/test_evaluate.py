@@ -60,6 +60,7 @@ def test_both_modes_as_json(trained, tmp_path, logged):
     assert _evaluate(trained, "--num_episodes=3", "--num_parallel_environments=2", f"--output={path}") == 0
     result = json.loads(path.read_text())
     assert (result["checkpoint"], result["step"], result["random_seed"]) == ("ckpt-2", 2, 3)
+    assert result["created"] == RunIndex.load(str(trained)).find("2").created
     assert set(result["results"]) == {"deterministic", "stochastic"}
     for mode, numbers in result["results"].items():
         assert numbers["episodes"] == len(numbers["returns"]) == 3
@@ -82,6 +83,19 @@ def test_one_seed_gives_one_result(trained, tmp_path):
     assert [f["checkpoint"] for f in found] == ["ckpt-1", "ckpt-1"]
     assert [list(f["results"]) for f in found] == [["stochastic"]] * 2
     assert found[0]["results"]["stochastic"]["returns"] == found[1]["results"]["stochastic"]["returns"]
+
+
+def test_of_more_environments_than_episodes_the_rest_are_left_out(trained, tmp_path):
+    found = []
+    for rows in (2, 5):
+        path = tmp_path / f"{rows}.json"
+        arguments = ("--num_episodes=2", f"--num_parallel_environments={rows}", "--deterministic")
+        assert _evaluate(trained, *arguments, f"--output={path}") == 0
+        found.append(json.loads(path.read_text()))
+    assert [f["num_parallel_environments"] for f in found] == [2, 2]
+    played = [f["results"]["deterministic"] for f in found]
+    assert played[0]["returns"] == played[1]["returns"]
+    assert played[0]["steps"] == played[1]["steps"]
 
 
 def test_success_and_video(trained, tmp_path, logged):
@@ -267,9 +281,8 @@ def test_the_steps_of_all_checkpoints_count_towards_the_limit(tmp_path, monkeypa
 def test_a_result_answers_only_what_it_was_asked(asked, answered, tmp_path):
     plan = evaluate.Plan(2, modes=("deterministic",), success_threshold=1.0)
     numbers = summary([1.0, 2.0], [3, 4])
-    result = evaluate.report(
-        str(tmp_path), waiting.Restored("p", "ckpt-7", 7), plan, {"deterministic": numbers}, "then"
-    )
+    restored = waiting.Restored("p", "ckpt-7", 7, "then")
+    result = evaluate.report(str(tmp_path), restored, plan, {"deterministic": numbers})
     append_line(str(tmp_path / "e.jsonl"), result)
     plan = dataclasses.replace(plan, **asked)
     assert evaluate._evaluated(str(tmp_path / "e.jsonl"), str(tmp_path), plan) == answered

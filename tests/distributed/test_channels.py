@@ -468,7 +468,9 @@ def test_what_a_worker_tells_adds_up_over_its_lives() -> None:
     assert (facts["state"], facts["host"], facts["policy_version"], facts["steps"]) == ("running", "here", 3, 400)
     assert facts["last_heartbeat_secs"] == 2.0
     assert "worker 4 is running, last heard of 2 s ago" in member.describe(10.0)
-    member.doubt(11.0)
+    assert [member.doubt(*lost) for lost in (("take", 9.0), ("take", 9.5), ("load", 10.0))] == [0.0, 0.5, 0.0]
+    member.answered("take")
+    assert [member.doubt(*lost) for lost in (("take", 11.0), ("load", 11.0))] == [0.0, 1.0]
     assert member.alive
     assert member.state == "unreachable"
     member.lose("killed", 12.0)
@@ -476,6 +478,8 @@ def test_what_a_worker_tells_adds_up_over_its_lives() -> None:
     assert (facts["state"], facts["steps_per_sec"], facts["waits_for_learner"]) == ("waiting to restart", 0.0, 0.0)
     assert "worker 4 restarts in 0 s after: killed" in member.describe(99.0)
     assert "worker 4 restarts in 1 s after: killed" in member.describe(12.0)
+    member.begin("handle", 14.0)
+    assert member.doubt("load", 14.0) == 0.0
     member.begin("handle", 14.0)
     assert member.state == "starting"
     assert "starting for 1 s" in member.describe(15.0)

@@ -92,11 +92,15 @@ def _run(driver: Any, algorithm: Behaviors, batches: int) -> None:
     try:
         for _ in range(batches):
             driver.run_async() if isinstance(driver, AsyncOffPolicyDriver) else driver.run()
-            algorithm.train()
-            for child in algorithm.by_name.values():
-                child.weights[int(algorithm.iterations)] = float(child._weight)
+            _learn(algorithm)
     finally:
         driver.stop()
+
+
+def _learn(algorithm: Behaviors) -> None:
+    algorithm.train()
+    for child in algorithm.by_name.values():
+        child.weights[int(algorithm.iterations)] = float(child._weight)
 
 
 Step = dict[str, Any]
@@ -204,6 +208,31 @@ def test_every_step_of_every_agent_is_learned_from_once():
     assert len(set(lives)) == len(lives) > 300
     assert any(step["step_type"] == LAST and step["discount"] == 0 for steps in streams.values() for step in steps)
     assert any(step["step_type"] == LAST and step["discount"] == 1 for steps in streams.values() for step in steps)
+
+
+def test_nothing_is_learned_from_a_heat_up():
+    """By those who learn from each step once, but for its last segments."""
+    env = _environments(1, 2)[0]
+    algorithm = _algorithm(env)
+    decisions = _count_decisions(algorithm)
+    driver = SyncOffPolicyDriver(env, algorithm, unroll_length=T, random_seed=1)
+    driver.start()
+    try:
+        for _ in range(10):
+            driver.run()
+        heated, dropped = dict(decisions), {part.name: part.processor.dropped_steps for part in algorithm._parts}
+        for _ in range(20):
+            _learn(algorithm)
+            driver.run()
+    finally:
+        driver.stop()
+    streams = _streams(algorithm)
+    for part in algorithm._parts:
+        # Each stream has an open segment, and one that came last.
+        assert heated[part.name] - dropped[part.name] <= 2 * T * part.slots.count * env.batch_size < heated[part.name]
+        assert part.processor.dropped_steps == dropped[part.name]
+        learned = sum(len(steps) for (name, _), steps in streams.items() if name == part.name)
+        assert learned + part.processor.held_steps + dropped[part.name] == decisions[part.name]
 
 
 @pytest.fixture(scope="module")

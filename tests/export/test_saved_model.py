@@ -253,13 +253,16 @@ def test_a_policy_that_calls_python_is_refused(tmp_path: pathlib.Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_fails_is_told_and_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "name"), [(tf.raw_ops, "SaveV2"), (tf.saved_model, "save")])
+def test_a_disk_that_fails_is_told_and_leaves_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
     export = PolicyExporter(exportable(make("feed_forward")))
 
-    def full(**kwargs: Any) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    monkeypatch.setattr(tf.raw_ops, "SaveV2", full)
+    monkeypatch.setattr(module, name, full)
     with pytest.raises(ExportError, match="No space left"):
         export(str(tmp_path / "model"))
     assert not list(tmp_path.iterdir())

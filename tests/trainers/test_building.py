@@ -78,15 +78,34 @@ def test_other_observations_are_not(space: spaces.Space, logged: list[str]) -> N
     assert _said(space, logged) == []
 
 
-def _built(space: spaces.Space, make: Any) -> Any:
+def _built(space: spaces.Space, make: Any, **settings: Any) -> Any:
     class Acting(Shows):
         action_space = space
 
     env = create_environment(lambda: Acting(spaces.Box(-1.0, 1.0, (3,))), num_parallel_environments=2)
     try:
-        return build_algorithm(TrainerConfig(root_dir="", algorithm_ctor=make), env)
+        return build_algorithm(TrainerConfig(root_dir="", algorithm_ctor=make, **settings), env)
     finally:
         env.close()
+
+
+def _values(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+    network = QNetwork(observation_spec, action_spec)
+    return DqnAlgorithm(observation_spec, action_spec, network, debug_summaries=debug_summaries)
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [
+        ("use_rollout_state", "use_rollout_state"),
+        ("debug_summaries", "_debug_summaries"),
+        ("summarize_grads_and_vars", "_summarize_grads_and_vars"),
+        ("summarize_action_distributions", "_summarize_action_distributions"),
+    ],
+)
+def test_an_algorithm_has_the_settings_of_its_run(setting: str, kept: str) -> None:
+    for value in (False, True):
+        assert getattr(_built(spaces.Discrete(2), _values, **{setting: value}), kept) is value
 
 
 def test_actions_that_a_network_does_not_take_are_told() -> None:

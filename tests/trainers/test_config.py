@@ -10,6 +10,7 @@ import gin
 import pytest
 
 from alf.trainers.policy_trainer import TrainerConfig
+from alf.trainers.self_play import SelfPlay
 
 # Names and defaults that gin files of ALF rely on.
 DEFAULTS = {
@@ -78,6 +79,12 @@ def test_unknown_attributes_name_the_nearest():
 def test_numbers_out_of_range_are_named(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}"):
         TrainerConfig("root", **{name: value})
+
+
+@pytest.mark.parametrize("value", ["x", SelfPlay])
+def test_self_play_that_is_no_settings_is_named(value):
+    with pytest.raises(ValueError, match=r"self_play=.*(x|SelfPlay).* must be settings: write @SelfPlay\(\)\."):
+        TrainerConfig("root", self_play=value)
 
 
 def test_no_limit_at_all_is_refused():

@@ -117,6 +117,22 @@ def test_the_holder_gives_signs_of_life(tmp_path, monkeypatch):
         assert os.path.getmtime(tmp_path / LOCK_FILE) > 0
 
 
+def test_one_that_stood_still_leaves_the_lock_of_another_alone(tmp_path, monkeypatch, logged):
+    monkeypatch.setattr(run_lock, "_HEARTBEAT_SECS", 0.01)
+    with RunLock(str(tmp_path)):
+        theirs = str(tmp_path / "theirs")
+        _holder(tmp_path, host="elsewhere", token="theirs")
+        os.rename(tmp_path / LOCK_FILE, theirs)
+        os.utime(theirs, (1, 1))
+        os.replace(theirs, tmp_path / LOCK_FILE)
+        deadline = time.monotonic() + 10
+        while not logged and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "run.lock is another run's by now" in logged[-1]
+        assert os.path.getmtime(tmp_path / LOCK_FILE) == 1
+    assert json.loads((tmp_path / LOCK_FILE).read_text())["host"] == "elsewhere"
+
+
 def test_of_many_at_once_one_wins(tmp_path):
     locks = [RunLock(str(tmp_path)) for _ in range(8)]
     won, start = [], threading.Barrier(len(locks))
