@@ -110,7 +110,8 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
         raise UsageError(f"There is no {what} in {place}: train first, with the same --root_dir.")
     algorithm.after_restore()
     directory, name = os.path.split(path)
-    record = checkpointer.index.find(name) if directory == checkpointer.directory else None
+    own = os.path.abspath(directory) == os.path.abspath(checkpointer.directory)
+    record = checkpointer.index.find(name) if own else None
     return Restored(path, name, int(name.rpartition("-")[2]), None if record is None else record.created)
 
 

@@ -233,7 +233,7 @@ class Keeper(abc.ABC):
             self._answered(asked, answer)
 
     def _on_lost(self, asked: Asked, why: str) -> None:
-        """A worker that still gives a sign of life is asked again what it was asked; any other is given up."""
+        """A worker that still gives a sign of life is asked again, for some time; any other is given up."""
         if asked.method in ("begin", "beat"):
             self._lose(asked.member, why)
             return

@@ -106,7 +106,7 @@ class RunLock:
         while not self._released.wait(_HEARTBEAT_SECS):
             with contextlib.suppress(OSError):
                 # A run that stood still for long may have lost the directory to one on another machine.
-                if _read(self._path).get("token") != self._token:
+                if _read(self._path).get("token", self._token) != self._token:
                     logging.error("%s is another run's by now: end this one, which stood still too long.", self._path)
                     return
                 os.utime(self._path)

@@ -54,10 +54,11 @@ def test_no_episodes_is_an_error():
         run_episodes(None, None, 0, 0.0)
 
 
-def test_both_modes_as_json(trained, tmp_path, logged):
+def test_both_modes_as_json(trained, tmp_path, logged, monkeypatch):
     before = snapshot(trained)
     path = tmp_path / "new" / "result.json"
-    assert _evaluate(trained, "--num_episodes=3", "--num_parallel_environments=2", f"--output={path}") == 0
+    monkeypatch.chdir(trained.parent)
+    assert _evaluate(f"./{trained.name}/", "--num_episodes=3", "--num_parallel_environments=2", f"--output={path}") == 0
     result = json.loads(path.read_text())
     assert (result["checkpoint"], result["step"], result["random_seed"]) == ("ckpt-2", 2, 3)
     assert result["created"] == RunIndex.load(str(trained)).find("2").created

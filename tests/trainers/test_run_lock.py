@@ -117,6 +117,25 @@ def test_the_holder_gives_signs_of_life(tmp_path, monkeypatch):
         assert os.path.getmtime(tmp_path / LOCK_FILE) > 0
 
 
+def test_a_lock_that_cannot_be_read_for_a_while_is_held_on(tmp_path, monkeypatch, logged):
+    monkeypatch.setattr(run_lock, "_HEARTBEAT_SECS", 0.01)
+    content, looks = run_lock._read, []
+
+    def read(path):
+        looks.append(path)
+        return {} if len(looks) < 3 else content(path)
+
+    with RunLock(str(tmp_path)):
+        monkeypatch.setattr(run_lock, "_read", read)
+        os.utime(tmp_path / LOCK_FILE, (0, 0))
+        deadline = time.monotonic() + 10
+        while len(looks) < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(looks) >= 5
+        assert os.path.getmtime(tmp_path / LOCK_FILE) > 0
+    assert not logged
+
+
 def test_one_that_stood_still_leaves_the_lock_of_another_alone(tmp_path, monkeypatch, logged):
     monkeypatch.setattr(run_lock, "_HEARTBEAT_SECS", 0.01)
     with RunLock(str(tmp_path)):
