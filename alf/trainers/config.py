@@ -303,7 +303,7 @@ class TrainerConfig:
 def _check_self_play(value: Any) -> None:
     if value is None:
         return
-    # TensorFlow comes with it, and settings of runs without are read quicker.
+    # All algorithms come with it, which settings of runs without it do not need.
     from alf.trainers.self_play import SelfPlay
 
     if not isinstance(value, SelfPlay):

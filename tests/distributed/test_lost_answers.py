@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_leaked_threads")
 def test_a_worker_whose_answers_never_come_is_replaced(
     sync: bool, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
-    """Its signs of life and its answers to loads, which are small, come all the time."""
+    """Its signs of life come all the time."""
     monkeypatch.setattr(member, "FIRST_PAUSE_SECS", 0.02)
     monkeypatch.setattr(rollout_keeper, "_TAKE_SECS", 0.05)
     monkeypatch.setattr(keeper, "_BEAT_SECS", 0.02)
