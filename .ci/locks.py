@@ -21,7 +21,7 @@ OLDEST_PYTHON = "3.11.0"
 LOCKS = {
     "requirements.lock": [".", "setuptools>=78.1.1,<82"],
     "requirements-dev.lock": [
-        ".[dev,envpool,onnx,atari,mujoco,box2d,multiagent,distributed]",
+        ".[dev,envpool,onnx,atari,mujoco,box2d,multiagent,distributed,notebook]",
         "setuptools>=78.1.1,<82",
     ],
     # pymdown-extensions 13 asks for Python 3.11.5, and Debian 12 has 3.11.2.

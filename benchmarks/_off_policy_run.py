@@ -11,7 +11,8 @@ import tempfile
 import time
 from typing import Any
 
-from alf.utils import gin_utils
+from alf.trainers.making import make_trainer
+import gin
 
 from benchmarks import _machine
 
@@ -38,20 +39,12 @@ class Watch:
 
 def run(example: str, params: list[str], steps: int, over: int) -> dict[str, Any]:
     """Trains `example` for `steps` environment steps; the return is the mean of the last `over` episodes."""
-    import alf.algorithms.agent
-    from alf.trainers.config import TrainerConfig
-    import alf.trainers.off_policy_trainer
-    import alf.utils.dist_utils
-    import alf.utils.external_configurables
-    import alf.utils.math_ops  # noqa: F401
-
     limits = ["TrainerConfig.num_iterations=0", f"TrainerConfig.num_env_steps={steps}"]
-    gin_utils.parse_gin([example], [*limits, f"alf.AverageReturnMetric.buffer_size={over}", *params])
+    bindings = [*limits, f"alf.AverageReturnMetric.buffer_size={over}", *params]
     with tempfile.TemporaryDirectory() as folder:
-        config = TrainerConfig(root_dir=folder)
-        trainer = config.create_trainer()
+        trainer = make_trainer(example, folder, bindings)
         trainer.initialize()
-        watch = Watch(config.num_updates_per_train_step)
+        watch = Watch(gin.query_parameter("TrainerConfig.num_updates_per_train_step"))
         trainer.algorithm.add_after_train_hook(watch)
         metrics = trainer.driver.get_metrics()
         trainer.train()

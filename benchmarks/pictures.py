@@ -229,19 +229,13 @@ def pong(steps: int, mixed: bool) -> dict[str, Any]:
 
     `mixed` has products and convolutions made in bfloat16.
     """
-    import alf.algorithms.actor_critic_algorithm
-    import alf.algorithms.actor_critic_loss
-    from alf.trainers.config import TrainerConfig
-    from alf.utils import gin_utils
-    import alf.utils.external_configurables  # noqa: F401
-    import gin
+    from alf.trainers.making import make_trainer
 
     marks: list[tuple[float, float, int]] = []
     limits = ["TrainerConfig.num_iterations=0", f"TrainerConfig.num_env_steps={steps}"]
-    gin.clear_config()
-    gin_utils.parse_gin(["async_ppo_pong"], [*limits, *_SETTINGS, f"TrainerConfig.mixed_precision={mixed}"])
+    bindings = [*limits, *_SETTINGS, f"TrainerConfig.mixed_precision={mixed}"]
     with tempfile.TemporaryDirectory() as folder:
-        trainer = TrainerConfig(root_dir=folder).create_trainer()
+        trainer = make_trainer("async_ppo_pong", folder, bindings)
         trainer.initialize()
         metrics = trainer.driver.get_metrics()
         trainer.algorithm.add_after_train_hook(

@@ -55,15 +55,11 @@ def bare(seconds: float) -> dict[str, Any]:
     from alf import _tf
 
     _tf.configure_threads()
-    import alf.algorithms.agent
     from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
     from alf.environments.utils import create_environment
     from alf.trainers.building import build_algorithm
     from alf.trainers.config import TrainerConfig
-    import alf.trainers.off_policy_trainer
-    import alf.utils.dist_utils
-    import alf.utils.external_configurables
-    import alf.utils.math_ops  # noqa: F401
+    import alf.trainers.configurables  # noqa: F401
 
     gin_utils.parse_gin([EXAMPLE], SIZES)
     config = TrainerConfig(root_dir="")

@@ -1,7 +1,8 @@
 """The documentation is true: its blocks run, its gin parses, its links lead somewhere.
 
 A fenced `bash`, `python` or `gin` block in README.md or docs/ is run by these tests unless the line before it says
-`<!-- not run: why -->`. The bash blocks of a page are run one after another in one folder, as a reader would.
+`<!-- not run: why -->`. The bash blocks of a page are run one after another in one folder, as a reader would; the cells of
+notebooks.md in a notebook, by `test_notebooks.py`.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def test_bash_blocks_run(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", _run_blocks("python"), ids=_place)
+@pytest.mark.parametrize("block", [b for b in _run_blocks("python") if b.page != "notebooks.md"], ids=_place)
 def test_python_blocks_run(block: Block, tmp_path: pathlib.Path) -> None:
     env = _in_a_copy(tmp_path)
     script = tmp_path / "block.py"

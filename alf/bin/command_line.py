@@ -350,17 +350,7 @@ def set_up() -> None:
 
     threads = _tf.configure_threads(INTRA_OP.value, INTER_OP.value)
     logging.info("TensorFlow threads: intra_op %d, inter_op %d.", threads["intra_op"], threads["inter_op"])
-    import alf.algorithms.agent
-    import alf.algorithms.ppo_algorithm
-    import alf.environments.suite_unittest
-    import alf.trainers.off_policy_trainer
-    import alf.trainers.on_policy_trainer
-    import alf.trainers.schedule
-    import alf.trainers.stopping
-    import alf.utils.dist_utils
-    import alf.utils.external_configurables
-    import alf.utils.losses
-    import alf.utils.math_ops  # noqa: F401
+    import alf.trainers.configurables  # noqa: F401
 
 
 def _set_up_devices() -> None:

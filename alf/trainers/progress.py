@@ -1,8 +1,7 @@
-"""What a person who watches the run sees: a live display on a terminal, else a line every few seconds."""
+"""What a person who watches the run sees: a live display on a terminal or in a notebook, else a line every few seconds."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +9,8 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from alf.metrics.time_shares import TimeShares, Timings, shares
+from alf.trainers import live_display
+from alf.trainers.live_display import LiveDisplay
 
 _LIVE_SECS = 0.5
 _LINE_SECS = 5.0
@@ -43,7 +44,7 @@ class State(NamedTuple):
 
 
 class Progress:
-    """Shows states, at most twice a second on a terminal and every five seconds in a log."""
+    """Shows states, at most twice a second to who watches and every five seconds in a log."""
 
     def __init__(self, describe: Callable[[], State], goal: str, live: bool | None = None) -> None:
         """Creates the display; nothing is shown before `start`.
@@ -51,12 +52,12 @@ class Progress:
         Args:
           describe: gives the present state; called only when something is shown.
           goal: what ends the run, for the title.
-          live: True for the live display, False for lines; by default whether standard error is a terminal.
+          live: True for the live display, False for lines; by default whether somebody watches.
         """
         self._describe = describe
         self._goal = goal
-        self._live_wanted = sys.stderr.isatty() if live is None else live
-        self._live: Any = None
+        self._live_wanted = live_display.wanted() if live is None else live
+        self._live: LiveDisplay | None = None
         self._next = 0.0
         self._began = 0.0
         self._share_at_start = 0.0
@@ -75,7 +76,7 @@ class Progress:
         self._share_at_start = state.share or 0.0
         self._next = self._began + (_LIVE_SECS if self._live_wanted else _LINE_SECS)
         if self._live_wanted:
-            self._live = _open_live()
+            self._live = live_display.open_display()
 
     def refresh(self) -> None:
         """Shows the state now on a live display; a log waits for its time."""
@@ -96,7 +97,7 @@ class Progress:
         rows = self._rows(now, state)
         if self._live is not None:
             left = self._time_left(now, state)
-            self._live.update(_picture(self._goal, state, left, rows, self.verdict), refresh=True)
+            self._live.show(_picture(self._goal, state, left, rows, self.verdict))
             return
         if state.share is not None:
             rows.insert(0, ("done", _done(state.share, self._time_left(now, state))))
@@ -111,8 +112,7 @@ class Progress:
                 self._show(time.monotonic())
             finally:
                 live, self._live = self._live, None
-                live.stop()
-                logging.get_absl_handler().python_handler.setStream(sys.stderr)
+                live.close()
 
     @property
     def verdict(self) -> str:
@@ -231,17 +231,6 @@ def _clock(seconds: float) -> str:
 
 def _done(share: float, left: float | None) -> str:
     return f"{share:.0%}" + ("" if left is None else f", {_clock(left)} left")
-
-
-def _open_live() -> Any:
-    from rich.console import Console
-    from rich.live import Live
-
-    live = Live(console=Console(stderr=True), auto_refresh=False, vertical_overflow="crop")
-    live.start()
-    # absl keeps the stream it found at import; its lines must go above the display, not into it.
-    logging.get_absl_handler().python_handler.setStream(sys.stderr)
-    return live
 
 
 def _picture(goal: str, state: State, left: float | None, rows: list[tuple[str, str]], verdict: str) -> Any:

@@ -86,10 +86,15 @@ def parse_gin(gin_files: Sequence[str] = (), bindings: Sequence[str] = (), final
 
     Raises:
       GinConfigError: a file is missing, or a configurable or a parameter is unknown; the nearest name is given. With
-        `finalize` also: a value is of another kind than the annotation of its parameter.
+        `finalize` also: a value is of another kind than the annotation of its parameter. Or the configuration is locked.
     """
     _register_reader()
-    for path in [find_gin_file(f) for f in gin_files]:
+    paths = [find_gin_file(f) for f in gin_files]
+    if gin.config_is_locked():
+        raise GinConfigError(
+            "This process has a gin configuration already, which is locked: call gin.clear_config() before the next one."
+        )
+    for path in paths:
         with _readable_errors(str(path)):
             gin.parse_config_file(f"{_MARK}{path}")
     for binding in bindings:
