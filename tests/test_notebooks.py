@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import threading
 import time
 
@@ -85,4 +86,45 @@ def _stop_when_it_trains(client, cell) -> None:
     while not any("elapsed" in text for text in _shown(cell, "text/plain")):
         assert time.monotonic() < deadline, cell.outputs
         time.sleep(0.1)
-    client.km.provisioner.process.send_signal(2)
+    _press_stop(client)
+
+
+def _press_stop(client) -> None:
+    os.killpg(client.km.provisioner.pgid, signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_the_stop_button_twice_ends_training_and_not_the_session(tmp_path):
+    slow = """
+import time
+from alf.trainers.making import make_trainer
+trainer = make_trainer("async_ppo_cart_pole", "run")
+trainer.initialize()
+trainer.algorithm.add_after_train_hook(lambda: (print("learned", flush=True), time.sleep(60)))
+kept = "kept"
+trainer.train()
+"""
+    again = """
+trainer = make_trainer("async_ppo_cart_pole", "run", ["TrainerConfig.num_iterations=5"])
+trainer.train()
+print(kept, trainer.counters.iterations)
+"""
+    with _notebook(tmp_path, slow, again) as (client, (first, second)):
+        stopping = threading.Thread(target=_stop_twice, args=(client, first))
+        stopping.start()
+        with pytest.raises(nbclient.exceptions.CellExecutionError, match="KeyboardInterrupt"):
+            client.execute_cell(first, 0)
+        stopping.join()
+        status = json.loads((tmp_path / "run" / "training_status.json").read_text())
+        assert (status["run"]["status"], status["run"]["why"]) == ("interrupted", "KeyboardInterrupt")
+        client.execute_cell(second, 1)
+    assert [output["text"] for output in second.outputs if output.get("name") == "stdout"] == ["kept 5\n"]
+
+
+def _stop_twice(client, cell) -> None:
+    for said in ("learned", "once more ends training at once"):
+        deadline = time.monotonic() + 60
+        while not any(said in output.get("text", "") for output in cell.outputs):
+            assert time.monotonic() < deadline, cell.outputs
+            time.sleep(0.1)
+        _press_stop(client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType, TracebackType
@@ -24,6 +25,7 @@ class Interrupted(BaseException):
 class StopSignals:
     """Turns the first SIGINT or SIGTERM into a request to stop; the second one ends the process at once.
 
+    In a notebook, or wherever else somebody types Python, a second SIGINT raises KeyboardInterrupt: a session has more in it.
     A context manager. Handlers are installed in the main thread only, elsewhere it does nothing, and the previous ones
     are put back at the end.
     """
@@ -64,13 +66,19 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self._requested:
+            if number == signal.SIGINT and _in_session():
+                raise KeyboardInterrupt
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         self._requested = name
-        logging.warning(
-            "%s: finishing the iteration and writing a checkpoint; once more ends the process at once.", name
-        )
+        ended = "training" if _in_session() else "the process"
+        logging.warning("%s: finishing the iteration and writing a checkpoint; once more ends %s at once.", name, ended)
         if self._interruptible and not in_whole():
             self._interruptible = False
             raise Interrupted(name)
+
+
+def _in_session() -> bool:
+    """Whether the process is one in which somebody types: Python's own prompt, IPython's or a notebook."""
+    return hasattr(sys, "ps1")

@@ -296,7 +296,10 @@ class Saver:
                 logging.error("After %s no checkpoint could be written: %s", kind, e)
             else:
                 logging.info("Wrote %s after %s.", self.path, kind)
-        self.note(status="failed", why=f"{kind}: {error}")
+        if isinstance(error, KeyboardInterrupt):
+            self.note(status="interrupted", why=kind)
+        else:
+            self.note(status="failed", why=f"{kind}: {error}")
 
     def judge(self, step: int, reward: float, reward_episodes: int) -> None:
         """Gives the checkpoint of a step what its weights were found to be worth; a failure is logged.

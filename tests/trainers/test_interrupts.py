@@ -73,6 +73,20 @@ def test_second_signal_ends_the_process_at_once():
     assert done.returncode == -signal.SIGTERM
 
 
+def test_where_somebody_types_the_second_one_is_an_exception(monkeypatch, logged):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signals.requested == "SIGINT"
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [line for line in logged if "ends training at once" in line]
+
+
 def test_no_signal_leaves_a_batch_half_stored(small_config, monkeypatch):
     """One that comes while a memory stores a batch is heard after it: the batch counts, and the memory is whole."""
     add = ReplayBuffer.add
