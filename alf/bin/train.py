@@ -5,10 +5,10 @@
 Everything is written below --root_dir; the same command again goes on from the newest checkpoint (--resume insists on
 one), or with --force starts anew, with the run before renamed to ROOT_DIR-1. Without --gin_file the *.gin files of
 --root_dir are used, of which configured.gin, by which a run that goes on was configured, wins over those that are not
-newer. Ctrl-C (or SIGTERM) finishes the iteration, writes a checkpoint and ends with exit code 0; a second one ends at
-once, and so does one before training has begun (exit code 130, for SIGTERM 143). Exit code 2: the command line, a gin
-file or a checkpoint cannot be used. With --num_workers=8 as many processes collect, on this machine or, with
---ray_address, on those of a Ray cluster.
+newer. Ctrl-C (or SIGTERM, or a terminal that is closed) finishes the iteration, writes a checkpoint and ends with exit
+code 0; a second one ends at once, and so does one before training has begun (exit code 130, for SIGTERM 143). Exit code
+2: the command line, a gin file or a checkpoint cannot be used. With --num_workers=8 as many processes collect, on this
+machine or, with --ray_address, on those of a Ray cluster.
 """
 
 from __future__ import annotations

@@ -245,8 +245,9 @@ class _WorkerMaker:
         if os.getpid() == self._parent:
             probe, self._probe = self._probe, None
             return _Probe(probe or self._make_env())
-        # Ctrl-C is the main process's to handle, and its handlers for SIGTERM are not the worker's.
+        # Ctrl-C and a lost terminal are the main process's to handle, and its handlers for SIGTERM are not the worker's.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # A fork begins with the generators of the main process, the same in all workers; some environments draw from them.
         random.seed(self._seed)

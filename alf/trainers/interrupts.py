@@ -1,4 +1,4 @@
-"""Ending a run by SIGINT (Ctrl-C) or SIGTERM without losing what it has learned."""
+"""Ending a run by SIGINT (Ctrl-C), SIGTERM or SIGHUP (a lost terminal) without losing what it has learned."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from alf.utils.uninterrupted import in_whole
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from alf.utils.uninterrupted import SIGNALS, in_whole
 
 
 class Interrupted(BaseException):
@@ -23,11 +21,11 @@ class Interrupted(BaseException):
 
 
 class StopSignals:
-    """Turns the first SIGINT or SIGTERM into a request to stop; the second one ends the process at once.
+    """Turns the first SIGINT, SIGTERM or SIGHUP into a request to stop; the second one ends the process at once.
 
     In a notebook, or wherever else somebody types Python, a second SIGINT raises KeyboardInterrupt: a session has more in it.
     A context manager. Handlers are installed in the main thread only, elsewhere it does nothing, and the previous ones
-    are put back at the end.
+    are put back at the end. A signal that is ignored, as SIGHUP is under nohup, stays so.
     """
 
     def __init__(self) -> None:
@@ -53,7 +51,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {s: signal.signal(s, self._handle) for s in _SIGNALS}
+            heard = [s for s in SIGNALS if s != signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN]
+            self._previous = {s: signal.signal(s, self._handle) for s in heard}
         return self
 
     def __exit__(

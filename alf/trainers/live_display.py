@@ -17,10 +17,10 @@ class LiveDisplay(Protocol):
     """A place for one picture, any object that rich renders."""
 
     def show(self, picture: Any) -> None:
-        """Shows it in the place of the one before."""
+        """Shows it in the place of the one before; raises OSError where the place is gone."""
 
     def close(self) -> None:
-        """Leaves the last one there."""
+        """Leaves the last one there; may raise OSError, and is closed all the same."""
 
 
 def wanted() -> bool:
@@ -58,8 +58,10 @@ class _Terminal:
         self._live.update(picture, refresh=True)
 
     def close(self) -> None:
-        self._live.stop()
-        logging.get_absl_handler().python_handler.setStream(sys.stderr)
+        try:
+            self._live.stop()
+        finally:
+            logging.get_absl_handler().python_handler.setStream(sys.stderr)
 
 
 class _Notebook:

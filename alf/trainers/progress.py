@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -76,7 +77,8 @@ class Progress:
         self._share_at_start = state.share or 0.0
         self._next = self._began + (_LIVE_SECS if self._live_wanted else _LINE_SECS)
         if self._live_wanted:
-            self._live = live_display.open_display()
+            with self._until_lost():
+                self._live = live_display.open_display()
 
     def refresh(self) -> None:
         """Shows the state now on a live display; a log waits for its time."""
@@ -97,7 +99,8 @@ class Progress:
         rows = self._rows(now, state)
         if self._live is not None:
             left = self._time_left(now, state)
-            self._live.show(_picture(self._goal, state, left, rows, self.verdict))
+            with self._until_lost():
+                self._live.show(_picture(self._goal, state, left, rows, self.verdict))
             return
         if state.share is not None:
             rows.insert(0, ("done", _done(state.share, self._time_left(now, state))))
@@ -111,7 +114,21 @@ class Progress:
                 self._shown, self._timings = self._first, self._first_timings
                 self._show(time.monotonic())
             finally:
-                live, self._live = self._live, None
+                self._end_live()
+
+    @contextlib.contextmanager
+    def _until_lost(self) -> Iterator[None]:
+        """Around what is written to the display: where the terminal is gone, as when a connection is lost, lines follow."""
+        try:
+            yield
+        except OSError as e:
+            self._end_live()
+            logging.warning("The display is lost (%s); training goes on.", e)
+
+    def _end_live(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):
                 live.close()
 
     @property

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What may end a run.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Depth(threading.local):
@@ -31,7 +32,7 @@ class _HeldUp:
         self._over = False
 
     def begin(self) -> None:
-        for number in _SIGNALS:
+        for number in SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler):  # of Python: no other one can raise
                 self._handlers[number] = handler
@@ -58,7 +59,7 @@ class _HeldUp:
 
 @contextlib.contextmanager
 def held_up() -> Iterator[None]:
-    """Around what must not be left half done: SIGINT and SIGTERM are handled at its end, as if they came then.
+    """Around what must not be left half done: SIGINT, SIGTERM and SIGHUP are handled at its end, as if they came then.
 
     A second signal is not held up.
     """

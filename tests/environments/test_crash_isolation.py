@@ -433,6 +433,7 @@ def test_workers_leave_signals_to_the_main_process() -> None:
         env.reset()
         for pid in env.env.worker_pids:
             os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGHUP)
         assert env.step(np.full(2, 2)).step_type.tolist() == [_LAST, _LAST]
         assert env.restarts == 0
         os.kill(env.env.worker_pids[0], signal.SIGTERM)
