@@ -26,7 +26,7 @@ def _notebook(folder: pathlib.Path, *cells: str):
     """A client with a kernel that works in `folder`, and the cells."""
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = nbclient.NotebookClient(
-        made, timeout=100, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        made, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder / "ipython")}
     with client.setup_kernel(env=env):
@@ -82,7 +82,7 @@ trainer = make_trainer("async_ppo_cart_pole", "run", ["TrainerConfig.num_iterati
 
 
 def _stop_when_it_trains(client, cell) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not any("elapsed" in text for text in _shown(cell, "text/plain")):
         assert time.monotonic() < deadline, cell.outputs
         time.sleep(0.1)
@@ -123,7 +123,7 @@ print(kept, trainer.counters.iterations)
 
 def _stop_twice(client, cell) -> None:
     for said in ("learned", "once more ends training at once"):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not any(said in output.get("text", "") for output in cell.outputs):
             assert time.monotonic() < deadline, cell.outputs
             time.sleep(0.1)

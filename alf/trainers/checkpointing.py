@@ -367,8 +367,11 @@ class Checkpointer:
 
     def _put_in_place(self, folder: str, memory: str, name: str) -> None:
         """Moves what was written into `folder` and `memory` to where the files of a checkpoint are, over older ones."""
-        for file in os.listdir(folder):
+        files = os.listdir(folder)
+        for file in files:
             sync(os.path.join(folder, file))
+        # At once: a kill between two of them takes the older one of this step away.
+        for file in files:
             os.replace(os.path.join(folder, file), os.path.join(self._directory, file))
         os.rmdir(folder)
         for place in (MODELS_DIR, REPLAY_DIR):

@@ -53,7 +53,7 @@ def _training(folder, owns_terminal, vectorization="auto", before=()):
         terminal.callback(os.close, ours)
         closing.push(terminal)
         seen = b""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while b"elapsed" not in seen:
             assert time.monotonic() < deadline, seen
             seen += os.read(ours, 1 << 16)
@@ -71,7 +71,7 @@ def test_a_closed_terminal_saves_and_ends(tmp_path, vectorization):
     """With environments in processes of their own too, which are told of it as well."""
     with _training(tmp_path, True, vectorization) as (process, close):
         close()
-        process.wait(60)
+        process.wait(120)
     run, checkpoints = _run_of(tmp_path)
     assert (run["status"], run["why"]) == ("interrupted", "SIGHUP received")
     assert checkpoints
@@ -88,7 +88,7 @@ def test_a_training_that_nothing_tells_of_it_goes_on(tmp_path, owns_terminal, be
         time.sleep(3.0)  # several pictures
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(120)
     run, checkpoints = _run_of(tmp_path)
     assert (run["status"], run["why"]) == ("interrupted", "SIGTERM received")
     assert checkpoints
