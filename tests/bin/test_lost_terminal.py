@@ -66,6 +66,7 @@ def _run_of(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("vectorization", ["auto", "async"])
 def test_a_closed_terminal_saves_and_ends(tmp_path, vectorization):
     """With environments in processes of their own too, which are told of it as well."""
@@ -80,6 +81,7 @@ def test_a_closed_terminal_saves_and_ends(tmp_path, vectorization):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("owns_terminal", "before"), [(False, []), (True, IGNORING)])
 def test_a_training_that_nothing_tells_of_it_goes_on(tmp_path, owns_terminal, before):
     """One that the shell has disowned, or that is to ignore it."""
