@@ -23,6 +23,7 @@ class Interrupted(BaseException):
 class StopSignals:
     """Turns the first SIGINT, SIGTERM or SIGHUP into a request to stop; the second one ends the process at once.
 
+    But for SIGHUP: of a terminal that closes both the shell and the kernel tell.
     In a notebook, or wherever else somebody types Python, a second SIGINT raises KeyboardInterrupt: a session has more in it.
     A context manager. Handlers are installed in the main thread only, elsewhere it does nothing, and the previous ones
     are put back at the end. A signal that is ignored, as SIGHUP is under nohup, stays so.
@@ -65,6 +66,8 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self._requested:
+            if number == signal.SIGHUP:
+                return
             if number == signal.SIGINT and _in_session():
                 raise KeyboardInterrupt
             signal.signal(number, signal.SIG_DFL)

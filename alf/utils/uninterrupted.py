@@ -39,8 +39,10 @@ class _HeldUp:
                 signal.signal(number, self._hold)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
+        # Who asks twice does not want to wait; a terminal that closes sends SIGHUP twice by itself.
+        again = bool(self._waiting) and number != signal.SIGHUP
         self._waiting.append((number, frame))
-        if self._over or len(self._waiting) > 1:  # who asks twice does not want to wait
+        if self._over or again:
             self._hand_on()
 
     def end(self) -> None:

@@ -82,6 +82,23 @@ def test_a_closed_terminal_saves_and_ends(tmp_path, vectorization):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_a_shell_that_goes_tells_of_it_twice(tmp_path):
+    """It hands SIGHUP on to what it runs, and when it has ended the kernel sends one to what was in the foreground."""
+    shell = ["bash", "--norc", "-i", "-c", '"$@"; exit', "bash"]
+    with _training(tmp_path, True, before=shell) as (process, close):
+        close()
+        process.wait(120)
+        deadline = time.monotonic() + 60
+        while _run_of(tmp_path)[0].get("status") == "running":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    run, checkpoints = _run_of(tmp_path)
+    assert (run["status"], run["why"]) == ("interrupted", "SIGHUP received")
+    assert checkpoints
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("owns_terminal", "before"), [(False, []), (True, IGNORING)])
 def test_a_training_that_nothing_tells_of_it_goes_on(tmp_path, owns_terminal, before):
     """One that the shell has disowned, or that is to ignore it."""

@@ -15,6 +15,7 @@ from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
+from alf.utils.uninterrupted import held_up
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -71,6 +72,35 @@ def test_second_signal_ends_the_process_at_once():
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True)
     assert done.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_closes_may_tell_of_it_again(first):
+    before = signal.getsignal(signal.SIGHUP)
+    with StopSignals() as signals:
+        for number in (first, signal.SIGHUP, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        assert signals.requested == first.name
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_a_terminal_that_closes_breaks_nothing_off():
+    done = []
+    with StopSignals() as signals, pytest.raises(Interrupted), signals.interruptible(), held_up():
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        done.append("the whole of it")
+    assert done
+
+
+def test_an_ignored_hangup_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.requested is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_where_somebody_types_the_second_one_is_an_exception(monkeypatch, logged):
