@@ -32,6 +32,7 @@ def _training(folder, owns_terminal, vectorization="auto", before=()):
 
     def begin():
         os.setsid()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         if owns_terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

@@ -18,6 +18,14 @@ from alf.trainers.run_index import RunIndex
 from alf.utils.uninterrupted import held_up
 
 
+@pytest.fixture
+def hangups():
+    """SIGHUP has its usual meaning, though the tests may run under nohup; the handler."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield signal.SIG_DFL
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_first_signal_is_a_request_and_handlers_are_put_back(number):
     before = signal.getsignal(number)
@@ -75,15 +83,15 @@ def test_second_signal_ends_the_process_at_once():
 
 
 @pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
-def test_a_terminal_that_closes_may_tell_of_it_again(first):
-    before = signal.getsignal(signal.SIGHUP)
+def test_a_terminal_that_closes_may_tell_of_it_again(first, hangups):
     with StopSignals() as signals:
         for number in (first, signal.SIGHUP, signal.SIGHUP):
             os.kill(os.getpid(), number)
         assert signals.requested == first.name
-    assert signal.getsignal(signal.SIGHUP) is before
+    assert signal.getsignal(signal.SIGHUP) is hangups
 
 
+@pytest.mark.usefixtures("hangups")
 def test_a_terminal_that_closes_breaks_nothing_off():
     done = []
     with StopSignals() as signals, pytest.raises(Interrupted), signals.interruptible(), held_up():
