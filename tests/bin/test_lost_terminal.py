@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 
+import psutil
 import pytest
 
 from tests.test_docs import ROOT
@@ -23,6 +24,14 @@ TRAIN += ["--gin_param=create_environment.num_parallel_environments=4"]
 
 # As nohup does, which also gives the command other files to write to.
 IGNORING = ["bash", "-c", "trap '' HUP; exec \"$@\"", "bash"]
+
+
+def _kill_session(leader):
+    """Ends what was begun on a terminal, also where the shell that began it is gone."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) == leader:
+                process.kill()
 
 
 @contextlib.contextmanager
@@ -49,7 +58,7 @@ def _training(folder, owns_terminal, vectorization="auto", before=()):
     os.close(theirs)
     with contextlib.ExitStack() as closing:
         closing.callback(process.wait)
-        closing.callback(process.kill)
+        closing.callback(_kill_session, process.pid)
         terminal = contextlib.ExitStack()
         terminal.callback(os.close, ours)
         closing.push(terminal)
