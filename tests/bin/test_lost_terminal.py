@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def _training(folder, owns_terminal, vectorization="auto", before=()):
         seen = b""
         deadline = time.monotonic() + 120
         while b"elapsed" not in seen:
-            assert time.monotonic() < deadline, seen
+            readable = select.select([ours], [], [], max(deadline - time.monotonic(), 0.0))[0]
+            assert readable, seen
             seen += os.read(ours, 1 << 16)
         yield process, terminal.close
 
