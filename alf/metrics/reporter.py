@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import gin
-import tensorflow as tf
-from absl import logging
 
 from alf.metrics.agent_episodes import AgentEpisodes
 from alf.metrics.episode_log import EpisodeLog, PerStep, Signal
@@ -25,7 +23,7 @@ from alf.metrics.summary_writer import SummaryWriter
 from alf.metrics.tables import Value, finite
 from alf.metrics.time_shares import Timings, shares
 from alf.metrics.user_stats import Aggregation, UserStats
-from alf.metrics.writers import AXES, STEP, Row, Writer, make_writers
+from alf.metrics.writers import AXES, STEP, MakeWriter, Row, Writer, Writers, make_writers, own_writers
 
 # Driver statistics that tell how old the acting weights were.
 _STALENESS = ("lag_mean", "lag_max", "dropped_steps", "policy_version")
@@ -45,7 +43,7 @@ class StatsReporter:
         summary_interval: int = 1,
         min_interval_secs: float = 2.0,
         *,
-        formats: Sequence[str] = ("tensorboard", "csv", "jsonl"),
+        formats: Sequence[str | MakeWriter] = ("tensorboard", "csv", "jsonl"),
         flush_secs: float = 1.0,
         max_queue: int = 10,
         log_episodes: bool = False,
@@ -56,7 +54,8 @@ class StatsReporter:
           log_dir: directory of the event file, `stats.csv`, `stats.jsonl`, `episodes.csv` and `agents.csv`.
           summary_interval: iterations between two summaries, and
           min_interval_secs: seconds between them, both at least; a fast learner is not slowed by its summaries.
-          formats: which of "tensorboard", "csv", "jsonl" are written.
+          formats: which of "tensorboard", "csv", "jsonl" are written, and classes or functions that make a `Writer` of
+            your own of `log_dir`.
           flush_secs: a summary is handed to the operating system at the latest so many seconds after the one before, and
           max_queue: when so many are held back.
           log_episodes: write a row for each episode, as `EpisodeLog` has it, once `episodes` observes a driver; with
@@ -64,6 +63,7 @@ class StatsReporter:
             this costs a few percent of the speed.
 
         Raises:
+          TypeError: a format of your own makes no `Writer`.
           ValueError: summary_interval or max_queue is below 1, or a format is unknown.
         """
         for name, value in (("summary_interval", summary_interval), ("max_queue", max_queue)):
@@ -71,12 +71,12 @@ class StatsReporter:
                 raise ValueError(f"{name}={value} must be at least 1.")
         self._log_dir = log_dir
         self._events = SummaryWriter(log_dir)
-        self._writers = make_writers(tuple(formats), log_dir, self._events)
+        self._formats = tuple(formats)
+        self._writers = Writers(make_writers(self._formats, log_dir, self._events), log_dir)
         self._interval = summary_interval
         self._min_secs = min_interval_secs
         self._flush_secs, self._max_queue = flush_secs, max_queue
         self._held, self._flushed_at = 0, -float("inf")
-        self._broken: set[Writer] = set()
         self._user = UserStats()
         self._signals: dict[str, Signal] = {}
         self._episodes = EpisodeLog(log_dir) if log_episodes else None
@@ -90,6 +90,10 @@ class StatsReporter:
     def log_dir(self) -> str:
         """Where everything goes."""
         return self._log_dir
+
+    def own_writers(self, log_dir: str) -> list[Writer]:
+        """The writers of your own once more, for another directory; raises as the constructor."""
+        return own_writers(self._formats, log_dir)
 
     @property
     def episodes(self) -> EpisodeLog | None:
@@ -152,9 +156,7 @@ class StatsReporter:
           step: the global step that the run resumes from; below 0 it starts anew.
           seconds: that the run took at least so far; tables may tell of more, TensorBoard's files tell none.
         """
-        for writer in self._writers:
-            last = self._try(writer, lambda w: w.resume(step)) or {}
-            seconds = max(seconds, finite(last.get("seconds")))
+        seconds = max([seconds, *(finite(last.get("seconds")) for last in self._writers.resume(step))])
         if self._episodes is not None:
             self._episodes.resume(step)
         self._began = time.monotonic() - seconds
@@ -206,8 +208,7 @@ class StatsReporter:
         axes: dict[str, Value] = {STEP: step, "iteration": iteration, "env_steps": env_steps, "episodes": episodes}
         axes |= {"seconds": self.seconds, "wall_time": time.time()}
         row = Row(axes, {**scalars, **user}, averages, {**(histograms or {}), **user_histograms})
-        for writer in self._writers:
-            self._try(writer, lambda w: w.write(row))
+        self._writers.write(row)
         self._held += 1
         if self._held >= self._max_queue or now - self._flushed_at >= self._flush_secs:
             self.flush()
@@ -265,25 +266,13 @@ class StatsReporter:
     def flush(self) -> None:
         """Hands all that is held back to the operating system."""
         self._held, self._flushed_at = 0, time.monotonic()
-        for writer in self._writers:
-            self._try(writer, lambda w: w.flush())
+        self._writers.flush()
         if self._episodes is not None:
             self._episodes.flush()
 
-    def _try(self, writer: Writer, action: Callable[[Writer], Any]) -> Any:
-        """Does something with a writer. What a full disk keeps from being written is missing, and training goes on."""
-        try:
-            return action(writer)
-        except (OSError, tf.errors.OpError) as e:
-            if writer not in self._broken:
-                logging.warning("Statistics cannot be written and are missing in %s: %s", self._log_dir, e)
-            self._broken.add(writer)
-            return None
-
     def close(self) -> None:
         """Writes all that is held back and closes the files; may be called any number of times."""
-        for writer in self._writers:
-            self._try(writer, lambda w: w.close())
+        self._writers.close()
         self._events.close()
         if self._episodes is not None:
             self._episodes.close()

@@ -26,7 +26,7 @@ from alf.metrics.metrics import EnvironmentSteps
 from alf.metrics.reporter import StatsReporter
 from alf.metrics.tables import CsvFile, Value, read_csv
 from alf.metrics.user_stats import Aggregation
-from alf.metrics.writers import STEP
+from alf.metrics.writers import STEP, Row, TableWriter, Writers
 from alf.trainers.agent_evaluation import BehaviorEvaluation, behavior_scalars
 from alf.trainers.checkpointing import Counters
 from alf.trainers.config import TrainerConfig
@@ -135,7 +135,10 @@ class RunReport:
         self._zero_since: dict[str, int] = {}
         self._told_of_zero: set[str] = set()
         self._told: dict[str, Any] = {}
-        self._evaluations = CsvFile(os.path.join(root_dir, EVAL_DIR, "stats.csv"))
+        eval_dir = os.path.join(root_dir, EVAL_DIR)
+        self._evaluation_table = os.path.join(eval_dir, "stats.csv")
+        tables = [TableWriter(CsvFile(self._evaluation_table)), *self._reporter.own_writers(eval_dir)]
+        self._evaluations = Writers(tables, eval_dir)
         # Evaluation may run beside training, in a thread of its own.
         self._evaluated = threading.Lock()
         self._last_evaluation: tuple[float, float, int] | None = None
@@ -209,7 +212,7 @@ class RunReport:
         evaluated = step if self._last_evaluation is None else max(step, 0)
         try:
             cut_events(os.path.join(self._root_dir, EVAL_DIR), evaluated)
-            self._evaluations.cut(STEP, evaluated)
+            self._evaluations.resume(evaluated)
             self._recall_evaluations()
         except OSError as e:
             logging.warning("The statistics of evaluation cannot be written: %s", e)
@@ -219,7 +222,7 @@ class RunReport:
 
     def _recall_evaluations(self) -> None:
         """Takes the last evaluation, and the best, from what the run wrote before it was interrupted."""
-        for row in read_csv(self._evaluations.path):
+        for row in read_csv(self._evaluation_table):
             # A row may be damaged, or of an evaluation in which no episode ended.
             with contextlib.suppress(KeyError, ValueError):
                 mean, std = float(row["Metrics/AverageReturn"]), float(row["Metrics/AverageReturn_std"])
@@ -335,7 +338,8 @@ class RunReport:
         )
 
     def evaluated(self, result: Played, env_steps: int | None = None) -> None:
-        """Takes in an evaluation: a row of `eval/stats.csv`, and a line of the display; from any thread.
+        """Takes in an evaluation: a row of `eval/stats.csv` and of writers of users' own, and a line of the display; from any
+        thread.
 
         Args:
           result: of the evaluation.
@@ -349,13 +353,14 @@ class RunReport:
             counters = self._counters
             if env_steps is None:
                 env_steps = round(counters.env_steps * result.step / max(1, counters.global_steps))
-            row: dict[str, Value] = {
+            axes: dict[str, Value] = {
                 STEP: result.step,
                 "env_steps": env_steps,
                 "seconds": self._reporter.seconds,
                 "wall_time": time.time(),
                 "episodes": result.episodes,
             }
+            row: dict[str, Value] = {}
             if result.episodes:
                 row["Metrics/AverageReturn"] = result.average_return
                 row["Metrics/AverageReturn_std"] = result.std_return
@@ -365,11 +370,8 @@ class RunReport:
             if result.average_shaped_return is not None:
                 row["Metrics/AverageShapedReturn"] = result.average_shaped_return
             row |= behavior_scalars(result.behaviors)
-            try:
-                self._evaluations.append(row)
-                self._evaluations.flush()
-            except OSError as e:
-                logging.warning("The evaluation is missing in %s: %s", self._evaluations.path, e)
+            self._evaluations.write(Row(axes, row))
+            self._evaluations.flush()
 
     def state(self) -> State:
         """Where the run stands."""
