@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 
 import absl.logging
@@ -66,6 +67,8 @@ def _prepare_environment() -> None:
         gym_notices.notices.notices.clear()
     except ImportError:
         pass
+    # Nor about this one, of the pygame that TF-Agents asks for, where an environment draws pictures.
+    warnings.filterwarnings("ignore", "pkg_resources is deprecated", module=r"pygame\.pkgdata")
 
 
 @contextlib.contextmanager

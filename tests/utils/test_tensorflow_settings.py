@@ -55,3 +55,11 @@ def test_onednn_computes_products_but_no_activations(environment: dict[str, str]
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == expected
+
+
+def test_what_nobody_can_do_anything_about_is_not_said() -> None:
+    pytest.importorskip("pygame")
+    run = subprocess.run(
+        [sys.executable, "-c", "import alf, pygame.pkgdata"], capture_output=True, text=True, timeout=100
+    )
+    assert (run.returncode, run.stderr) == (0, "")
