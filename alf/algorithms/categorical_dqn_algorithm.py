@@ -81,9 +81,9 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The cross-entropy of the projected target and the predicted distribution, [T, B]."""
         rows, weights = Transitions(training_info, self.n_step), row_weights(training_info.step_type, self.n_step)
-        logits, following = self._taken(training_info, rows), tf.nn.softmax(self._target(training_info, rows))
+        logits, target_logits = self._taken_and_target(training_info, rows)
         ahead = Lookahead(*rows.now(look_ahead(training_info, self._gamma, self.n_step)))
-        target = tf.stop_gradient(self._project(ahead, following))
+        target = tf.stop_gradient(self._project(ahead, tf.nn.softmax(target_logits)))
         errors = rows.as_now(tf.nn.softmax_cross_entropy_with_logits(target, logits))
         mean = tf.reduce_sum(errors * weights) / tf.maximum(tf.reduce_sum(weights), 1.0)
         loss = LossInfo(errors * weights, extra={"td_loss": mean}, priority=per_sequence(errors, weights))

@@ -166,35 +166,61 @@ class DqnAlgorithm(CriticAlgorithm):
         return {"q_values": self._masked_values(self._output(time_step, state)[0], time_step.observation)}
 
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
-        """The network's output at the recorded rows [B, ...], and what the target network sees."""
+        """What the loss runs the networks on; the output of a recurrent one, which is run from row to row, at [B, ...]."""
         states = self.states_of(state)
+        if is_stateless(states.critics):
+            return PolicyStep(inputs.action, state, DqnInfo(observation=inputs.observation, state=states))
         output, after = self._output(inputs, state)
         seen = self._action_masks.observation(inputs.observation)
         targets = advance(self._target_networks, seen, inputs.step_type, states.target_critics)
         info = DqnInfo(output, inputs.observation, states)
         return PolicyStep(inputs.action, after._replace(target_critics=targets), info)
 
-    def _taken(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
-        """The part of the network's output that is about the recorded actions, of the trained rows."""
-        taken = tf.cast(tf.reshape(rows.now(training_info.action), [-1]), tf.int32)
-        return tf.gather(rows.now(training_info.info.output), taken, batch_dims=1)
+    def _outputs(self, training_info: TrainingInfo, rows: Transitions) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """The network's output at the trained rows, and at those that they look at where it chooses for the targets."""
+        info = training_info.info
+        if not is_stateless(info.state.critics):
+            return rows.now(info.output), rows.following(info.output) if self._double else None
 
-    def _target(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
-        """What the target network says of the best actions, of the rows that are looked at."""
+        def run(inputs: tuple[Nest, tf.Tensor]) -> tf.Tensor:
+            observation, step_type = inputs
+            seen = self._action_masks.observation(observation)
+            return critic_values([self._q_network], seen, step_type, info.state.critics)[0]
+
+        recorded = (info.observation, training_info.step_type)
+        now = run(rows.now(recorded))
+        if not self._double:
+            return now, None
+        if self.n_step > 1:
+            return now, run(rows.following(recorded))
+        last = tf.nest.map_structure(lambda x: x[-1], recorded)
+        return now, tf.concat([now[tf.shape(last[1])[0] :], run(last)], 0)
+
+    def _taken(self, training_info: TrainingInfo, rows: Transitions, output: tf.Tensor) -> tf.Tensor:
+        """The part of the network's output at the trained rows that is about the recorded actions."""
+        taken = tf.cast(tf.reshape(rows.now(training_info.action), [-1]), tf.int32)
+        return tf.gather(output, taken, batch_dims=1)
+
+    def _target(self, training_info: TrainingInfo, rows: Transitions, judge: tf.Tensor | None) -> tf.Tensor:
+        """What the target network says of the best actions by `judge`, by default itself, of the rows that are looked at."""
         info = training_info.info
         following = rows.following(info.observation)
         seen = self._action_masks.observation(following)
         step_type, states = rows.following((training_info.step_type, info.state.target_critics))
         with learning(False):
             output = critic_values(self._target_networks, seen, step_type, states)[0]
-        judge = rows.following(info.output) if self._double else output
-        best = tf.argmax(self._masked_values(judge, following), -1, output_type=tf.int32)
+        best = tf.argmax(self._masked_values(output if judge is None else judge, following), -1, output_type=tf.int32)
         return tf.gather(output, best, batch_dims=1)
+
+    def _taken_and_target(self, training_info: TrainingInfo, rows: Transitions) -> tuple[tf.Tensor, tf.Tensor]:
+        """What the network says of the recorded actions, and the target network of the best ones that follow."""
+        now, judge = self._outputs(training_info, rows)
+        return self._taken(training_info, rows, now), self._target(training_info, rows, judge)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The loss [T, B]; the last rows are only looked at."""
         rows = Transitions(training_info, self.n_step)
-        value, target = self._taken(training_info, rows), self._target(training_info, rows)
+        value, target = self._taken_and_target(training_info, rows)
         loss = self._critic_loss(training_info, rows.as_now(value), rows.as_following(target))
         return self._with_control(loss)
 

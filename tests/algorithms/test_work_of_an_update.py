@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.rl_algorithm import training_info_from
 from alf.data_structures import Experience, StepType, TrainingInfo
 from alf.utils import rng
@@ -79,10 +80,8 @@ def products(function: Any) -> float:
     return total / BATCH
 
 
-@pytest.mark.parametrize("name", WORK)
-def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
-    spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
-    algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
+def products_of_an_update(algorithm: Any, exp: Experience) -> float:
+    """As `products`, of one gradient step on experience [rows, BATCH]."""
     algorithm.build_optimizers()
 
     @tf.function(autograph=False)
@@ -91,9 +90,32 @@ def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
             return algorithm._update(exp, True, 1.0)[0]
 
     recorded = zeros_from_spec(algorithm.experience_spec.rollout_info, BATCH)
-    recorded = tf.nest.map_structure(lambda x: tf.stack([x, x]), recorded)
-    exp = experience(spec)._replace(rollout_info=recorded)
-    assert products(update.get_concrete_function(exp)) == WORK[name]
+    recorded = tf.nest.map_structure(lambda x: tf.stack([x] * exp.step_type.shape[0]), recorded)
+    return products(update.get_concrete_function(exp._replace(rollout_info=recorded)))
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
+    spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
+    algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
+    assert products_of_an_update(algorithm, experience(spec)) == WORK[name]
+
+
+@pytest.mark.parametrize(
+    ("n", "rows", "double", "work"),
+    [
+        # Forward, w and i at the trained row; the row that its target looks at; the target there.
+        (3, 4, True, 3 + 1 + 1),
+        (3, 4, False, 3 + 1),
+        # Of four trained rows each is looked at by the one before it, the last row only looked at.
+        (1, 5, True, 4 * 3 + 1 + 4),
+        (1, 5, False, 4 * 3 + 4),
+    ],
+)
+def test_q_networks_run_where_a_row_is_trained_or_looked_at(n: int, rows: int, double: bool, work: int) -> None:
+    loss = OneStepTDLoss(n_step=n)
+    algorithm = make("dqn", OBS, CHOICE, layers=(HIDDEN, HIDDEN), double=double, critic_loss=loss)
+    assert products_of_an_update(algorithm, experience(CHOICE, rows)) == work
 
 
 @pytest.mark.parametrize("name", WORK)
