@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
+import io
 import logging as std_logging
 import math
 import os
@@ -19,6 +21,7 @@ from absl import app, flags, logging
 
 from alf import _starting
 from alf._extras import how_to_install
+from alf.utils import files
 
 ROOT_DIR = flags.DEFINE_string("root_dir", None, "Directory of everything the run writes.")
 GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "Path of a gin file, or name of a shipped example; repeatable.")
@@ -51,6 +54,9 @@ _TOLD = (
     ("alf.environments.crash_isolation", "BrokenEnvironmentError"),
 )
 
+# How standard output treats letters that it cannot encode.
+_SPELLED_OUT = "alf_spelled_out"
+
 # An interrupted command may close environments before its error comes out.
 _SECONDS_TO_UNWIND = 10.0
 
@@ -61,7 +67,18 @@ class UsageError(ValueError):
 
 def start(main: Callable[[Sequence[str]], int]) -> None:
     """Parses the flags and runs `main` as absl's `app.run` does, but with a line and exit code 2 for a wrong flag."""
+    codecs.register_error(_SPELLED_OUT, _spelled_out)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_SPELLED_OUT)
     app.run(main, flags_parser=_parse_flags)
+
+
+def _spelled_out(error: UnicodeError) -> tuple[str | bytes, int]:
+    """For letters that the locale lacks: those of a file's name as they are there, others by their numbers."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError:
+        return codecs.backslashreplace_errors(error)
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
@@ -175,18 +192,26 @@ def no_arguments(argv: Sequence[str]) -> None:
         raise UsageError(f"Unexpected argument {argv[1]!r}: every setting is a flag, as in --root_dir=DIR.")
 
 
-def root_dir(argv: Sequence[str]) -> str:
+def root_dir(argv: Sequence[str], for_tensorflow: bool = True) -> str:
     """The run's directory, after a check of the command line.
 
+    Args:
+      argv: what is left of the command line.
+      for_tensorflow: whether TensorFlow is to find it.
+
     Raises:
-      UsageError: an argument is not a flag, or --root_dir is missing.
+      UsageError: an argument is not a flag, --root_dir is missing, or TensorFlow would take it for another one.
     """
     no_arguments(argv)
     if not ROOT_DIR.value:
         raise UsageError(
             "--root_dir is missing: give the directory of the run's files, e.g. --root_dir=runs/cart_pole."
         )
-    return os.path.expanduser(ROOT_DIR.value)
+    found = os.path.expanduser(ROOT_DIR.value)
+    if for_tensorflow:
+        with told_as_usage():
+            files.check_name(found, "--root_dir")
+    return found
 
 
 def check_directory(root_dir: str) -> None:

@@ -5,8 +5,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import urllib.parse
 from typing import Any
+
+
+def check_name(path: str, what: str) -> None:
+    """Raises ValueError where a path, of the setting `what`, is another one for TensorFlow, to which all names are UTF-8."""
+    try:
+        same = os.fsencode(path) == path.encode()
+    except UnicodeEncodeError:
+        same = False
+    if not same:
+        raise ValueError(
+            f"{what}={path} has letters that TensorFlow takes for UTF-8, and in this locale names of files are of "
+            f"{sys.getfilesystemencoding()}: set PYTHONUTF8=1 in the environment, or give a path of ASCII letters."
+        )
+
+
+def full_path(path: str, what: str) -> str:
+    """A path that stays the same whatever the working directory becomes; `~` is the home folder. Raises as `check_name`."""
+    found = os.path.abspath(os.path.expanduser(path))
+    check_name(found, what)
+    return found
 
 
 def write_atomically(path: str, text: str) -> None:
