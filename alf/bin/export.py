@@ -20,6 +20,7 @@ from typing import Any
 from absl import flags, logging
 
 from alf.bin import command_line, policy_flags, trained
+from alf.utils import files
 
 _EXPORT_DIR = flags.DEFINE_string("export_dir", None, "Directory for the models; made if it is not there.")
 _ONNX = flags.DEFINE_bool("onnx", False, "Write an ONNX model too; needs the extra onnx.")
@@ -107,6 +108,8 @@ def main(argv: Sequence[str]) -> int:
         export_dir = os.path.expanduser(_EXPORT_DIR.value)
         if os.path.isfile(export_dir):
             raise command_line.UsageError(f"--export_dir={export_dir} is a file: give a directory.")
+        with command_line.told_as_usage():
+            files.check_name(export_dir, "--export_dir")
         policy_flags.check()
         command_line.refuse(policy_flags.OF_EPISODES, "nothing is played")
         which = policy_flags.checkpoint()

@@ -22,7 +22,7 @@ from alf.trainers.counters import Counters as Counters
 from alf.trainers.optimizer_settings import are_settings, clocks
 from alf.trainers.retention import Retention, delete_files, delete_leftovers, replay_files
 from alf.trainers.run_index import Record, RunIndex, now
-from alf.utils.files import sync
+from alf.utils.files import is_pattern, sync
 
 # What is wrong with a checkpoint whose files somebody has removed.
 GONE = "its files are gone"
@@ -472,6 +472,8 @@ def damage_of(path: str) -> str | None:
     """What is wrong with the files of a checkpoint, found by reading them whole; None when all is well."""
     if not os.path.exists(f"{path}.index"):
         return GONE
+    if is_pattern(path):
+        return "TensorFlow finds no checkpoint whose path has a [ or \\: rename its directory"
     try:
         reader = tf.train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():

@@ -10,8 +10,26 @@ import urllib.parse
 from typing import Any
 
 
+def is_pattern(path: str) -> bool:
+    """Whether TensorFlow, for which the path of a checkpoint is a pattern, does not find the file that has it as its name."""
+    return "[" in path or "\\" in path
+
+
 def check_name(path: str, what: str) -> None:
-    """Raises ValueError where a path, of the setting `what`, is another one for TensorFlow, to which all names are UTF-8."""
+    """Checks that a path names the same file for TensorFlow, to which all names are UTF-8, and those of checkpoints patterns.
+
+    Args:
+      path: of a directory with checkpoints.
+      what: the setting that it comes from.
+
+    Raises:
+      ValueError: it does not.
+    """
+    if is_pattern(path):
+        raise ValueError(
+            f"{what}={path} has a [ or \\, with which TensorFlow finds no checkpoint again: give another path, or rename the "
+            "directory."
+        )
     try:
         same = os.fsencode(path) == path.encode()
     except UnicodeEncodeError:

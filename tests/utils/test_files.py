@@ -51,3 +51,10 @@ def test_a_path_that_is_another_one_for_tensorflow_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"^root_dir=/of/ä "):
         files.full_path("/of/ä", "root_dir")
     assert files.full_path("/of/a", "root_dir") == "/of/a"
+
+
+@pytest.mark.parametrize("path", ["/of/run [1]", "/of/lr=[0.1]/run", "/of/a\\\\b"])
+def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(path):
+    with pytest.raises(ValueError, match=r"^root_dir=/of/.* has a \[ or \\, with which TensorFlow finds no checkpoint"):
+        files.check_name(path, "root_dir")
+    files.check_name("/of/a b/*?{x}]=@,:%\"'", "root_dir")
