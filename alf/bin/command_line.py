@@ -193,11 +193,11 @@ def no_arguments(argv: Sequence[str]) -> None:
 
 
 def root_dir(argv: Sequence[str], for_tensorflow: bool = True) -> str:
-    """The run's directory, after a check of the command line.
+    """The run's directory, after a check of the command line; absolute, since an environment may go to another.
 
     Args:
       argv: what is left of the command line.
-      for_tensorflow: whether TensorFlow is to find it.
+      for_tensorflow: whether TensorFlow is to find it; else it is as it was given.
 
     Raises:
       UsageError: an argument is not a flag, --root_dir is missing, or TensorFlow would take it for another one.
@@ -207,11 +207,10 @@ def root_dir(argv: Sequence[str], for_tensorflow: bool = True) -> str:
         raise UsageError(
             "--root_dir is missing: give the directory of the run's files, e.g. --root_dir=runs/cart_pole."
         )
-    found = os.path.expanduser(ROOT_DIR.value)
-    if for_tensorflow:
-        with told_as_usage():
-            files.check_name(found, "--root_dir")
-    return found
+    if not for_tensorflow:
+        return os.path.expanduser(ROOT_DIR.value)
+    with told_as_usage():
+        return files.full_path(ROOT_DIR.value, "--root_dir")
 
 
 def check_directory(root_dir: str) -> None:
@@ -301,12 +300,13 @@ def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
     """
     if not flag.value:
         return
-    flags.FLAGS[flag.name].value = os.path.expanduser(flag.value)
-    if not flag.value.lower().endswith(suffixes):
-        raise UsageError(f"--{flag.name}={flag.value} must end in {' or '.join(suffixes)}.")
-    if os.path.isdir(flag.value):
-        raise UsageError(f"--{flag.name}={flag.value} is a directory: give a file.")
-    make_directory(os.path.dirname(os.path.abspath(flag.value)), f"The place of --{flag.name}")
+    path = os.path.expanduser(flag.value)
+    if not path.lower().endswith(suffixes):
+        raise UsageError(f"--{flag.name}={path} must end in {' or '.join(suffixes)}.")
+    if os.path.isdir(path):
+        raise UsageError(f"--{flag.name}={path} is a directory: give a file.")
+    flags.FLAGS[flag.name].value = os.path.abspath(path)
+    make_directory(os.path.dirname(flag.value), f"The place of --{flag.name}")
 
 
 def bindings() -> list[str]:
