@@ -220,7 +220,7 @@ def check_directory(root_dir: str) -> None:
       UsageError: it is not.
     """
     if not os.path.isdir(root_dir):
-        raise UsageError(f"There is no directory --root_dir={root_dir}: check the path.")
+        raise UsageError(f"There is no directory --root_dir={ROOT_DIR.value}: check the path.")
 
 
 def make_directory(path: str, what: str) -> None:

@@ -10,7 +10,7 @@ import gymnasium
 import pytest
 
 from alf.bin import evaluate, export, record
-from tests.bin.running import ROOT, run_here
+from tests.bin.running import ROOT, copy_run, run_here
 
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
@@ -68,3 +68,10 @@ def test_an_environment_that_changes_the_working_directory(command, flags, writt
     environment = f"--gin_param=create_environment.env_name='{__name__}:goes_elsewhere'"
     assert run_here(command.main, f"--root_dir={root_dir}", environment, *flags) == 0
     assert (tmp_path / written).exists()
+
+
+def test_a_checkpoint_whose_path_is_a_pattern_is_not_called_damaged(trained, tmp_path, logged):
+    copy_run(trained, tmp_path / "run [1]", 2)
+    checkpoint = tmp_path / "run [1]" / "train" / "algorithm" / "ckpt-2"
+    assert run_here(evaluate.main, f"--root_dir={trained}", f"--checkpoint={checkpoint}") == 2
+    assert "cannot be read: TensorFlow finds no checkpoint whose path has a [ or \\: rename" in logged[-1]

@@ -105,15 +105,6 @@ def test_a_missing_index_is_made_up(tmp_path):
     assert _checkpointer(tmp_path, _Net()).restore().endswith("ckpt-2")
 
 
-def test_a_path_that_is_a_pattern_to_tensorflow_is_not_called_damage(tmp_path):
-    root = tmp_path / "run [1]"
-    _save(root, [1])
-    with pytest.raises(
-        CheckpointError, match=r"ckpt-1 cannot be read: TensorFlow finds no checkpoint whose path has a \["
-    ):
-        _checkpointer(root, _Net()).restore("1")
-
-
 def test_all_damaged_is_an_error(tmp_path):
     _save(tmp_path, [1])
     _truncate(tmp_path / "ckpt-1.index")
