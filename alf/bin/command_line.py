@@ -9,6 +9,7 @@ import io
 import logging as std_logging
 import math
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -39,6 +40,9 @@ USE_CPU = flags.DEFINE_bool("use_cpu", False, "Make TensorFlow see no GPU.")
 
 MISTAKE = 2
 INTERRUPTED = 130
+UNREAD = 141
+
+_STDOUT = 1
 
 _NVIDIA_GPU = "/dev/nvidia0"
 
@@ -98,13 +102,18 @@ def run(body: Callable[[], int | None]) -> int:
 
     Returns:
       the exit code: that of `body`; 2, with one line, when the command line, the configuration, a checkpoint or a dataset
-      is wrong, or a loss no longer finite; 130 after Ctrl-C.
+      is wrong, or a loss no longer finite; 130 after Ctrl-C; 141 where nobody reads its output to the end, as `head`.
     """
     _starting.started()
     with _noting_interrupts() as interrupts:
         try:
-            return body() or 0
+            code = body() or 0
+            sys.stdout.flush()
+            return code
         except (KeyboardInterrupt, Exception) as e:
+            if isinstance(e, BrokenPipeError) and _nobody_reads():
+                logging.debug("It came from here:", exc_info=e)
+                return UNREAD
             if isinstance(e, KeyboardInterrupt) or _made_of_an_interrupt(e, interrupts):
                 logging.debug("It came from here:", exc_info=e)
                 logging.warning("Interrupted.")
@@ -114,6 +123,17 @@ def run(body: Callable[[], int | None]) -> int:
             logging.debug("It came from here:", exc_info=e)
             logging.error("%s", e)
             return MISTAKE
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe that has been closed; nothing is written to it then any more."""
+    looked_at = select.poll()
+    looked_at.register(_STDOUT, 0)
+    unread = any(event & select.POLLERR for _, event in looked_at.poll(0))
+    if unread:
+        # What is still to be written would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    return unread
 
 
 def _made_of_an_interrupt(error: BaseException, interrupts: Sequence[float]) -> bool:

@@ -75,3 +75,15 @@ def test_a_checkpoint_whose_path_is_a_pattern_is_not_called_damaged(trained, tmp
     checkpoint = tmp_path / "run [1]" / "train" / "algorithm" / "ckpt-2"
     assert run_here(evaluate.main, f"--root_dir={trained}", f"--checkpoint={checkpoint}") == 2
     assert "cannot be read: TensorFlow finds no checkpoint whose path has a [ or \\: rename" in logged[-1]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_nobody_reads_to_the_end(size, unbuffered):
+    code = f"from alf.bin import command_line as c; c.start(lambda argv: c.run(lambda: print('x' * {size})))"
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=env, stdout=pipe, stderr=pipe) as p:
+        p.stdout.close()
+        assert p.stderr.read() == b""
+    assert p.returncode == 141
