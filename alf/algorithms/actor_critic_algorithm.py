@@ -137,6 +137,11 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
             info=(),
         )
 
+    @property
+    def rows_for_targets(self) -> int:
+        """1 where the last row only bootstraps; of losses of another kind that is not known."""
+        return 0 if getattr(self._loss, "trains_last_row", True) else 1
+
     def preprocess_experience(self, experience: Experience) -> Experience:
         """Without a bootstrap, what the last action has led to is not known: its row is only looked at."""
         return experience if experience.bootstrap != () else last_row_looked_at(experience)

@@ -44,7 +44,12 @@ class ActorCriticLoss(tf.Module):
     """Policy-gradient loss, value loss and entropy bonus of a segment.
 
     loss = -log pi(a) * advantage + td_loss_weight * td_error_loss_fn(return, value) - entropy_regularization * entropy
+
+    Attributes:
+      trains_last_row: whether the last row of a sequence is trained too; else it only bootstraps.
     """
+
+    trains_last_row = False
 
     def __init__(
         self,

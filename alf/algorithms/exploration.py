@@ -63,6 +63,11 @@ class LinearSchedule(tf.Module):
         """The first value and the last; the others lie between them."""
         return self._initial, self._final
 
+    @property
+    def clock(self) -> tf.Variable:
+        """int64 []: the steps that have passed."""
+        return self._clock
+
     def __call__(self) -> tf.Tensor:
         """float32 []: the number now."""
         share = tf.minimum(tf.cast(tf.convert_to_tensor(self._clock), tf.float32) / self._decay_steps, 1.0)

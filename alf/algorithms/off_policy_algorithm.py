@@ -414,7 +414,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """One gradient step on [L, b, ...], whose last row is only looked at when `extended`; `state` is that before it."""
         valid = tf.cast(tf.not_equal(exp.step_type, StepType.LAST), tf.float32)
         # Where no step follows on the last row, losses that need one leave it out by themselves.
-        if extended or (self.rows_only_looked_at and exp.step_type.shape[0] > 1):
+        if extended or (self.rows_for_targets and exp.step_type.shape[0] > 1):
             valid = tf.concat([valid[:-1], tf.zeros_like(valid[:1])], 0)
         rollout_info = nest_utils.params_to_distributions(exp.rollout_info, self.loss_info_spec(self.rollout_info_spec))
         tape, info = self._forward(exp, state, extended)

@@ -29,6 +29,8 @@ class PPOLoss(ActorCriticLoss):
     Returns and advantages were computed once from the rollout and come in `PPOInfo`.
     """
 
+    trains_last_row = True
+
     def __init__(
         self,
         action_spec: Any,

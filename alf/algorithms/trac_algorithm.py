@@ -179,6 +179,11 @@ class TracAlgorithm(OffPolicyAlgorithm):
         return self._ac_algorithm.rows_only_looked_at
 
     @property
+    def rows_for_targets(self) -> int:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.rows_for_targets
+
+    @property
     def learning_state_spec(self) -> Nest:
         """The wrapped algorithm's."""
         return self._ac_algorithm.learning_state_spec

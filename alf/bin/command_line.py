@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
+import io
 import logging as std_logging
 import math
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -19,6 +22,7 @@ from absl import app, flags, logging
 
 from alf import _starting
 from alf._extras import how_to_install
+from alf.utils import files
 
 ROOT_DIR = flags.DEFINE_string("root_dir", None, "Directory of everything the run writes.")
 GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "Path of a gin file, or name of a shipped example; repeatable.")
@@ -36,6 +40,9 @@ USE_CPU = flags.DEFINE_bool("use_cpu", False, "Make TensorFlow see no GPU.")
 
 MISTAKE = 2
 INTERRUPTED = 130
+UNREAD = 141
+
+_STDOUT = 1
 
 _NVIDIA_GPU = "/dev/nvidia0"
 
@@ -51,6 +58,9 @@ _TOLD = (
     ("alf.environments.crash_isolation", "BrokenEnvironmentError"),
 )
 
+# How standard output treats letters that it cannot encode.
+_SPELLED_OUT = "alf_spelled_out"
+
 # An interrupted command may close environments before its error comes out.
 _SECONDS_TO_UNWIND = 10.0
 
@@ -61,7 +71,18 @@ class UsageError(ValueError):
 
 def start(main: Callable[[Sequence[str]], int]) -> None:
     """Parses the flags and runs `main` as absl's `app.run` does, but with a line and exit code 2 for a wrong flag."""
+    codecs.register_error(_SPELLED_OUT, _spelled_out)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_SPELLED_OUT)
     app.run(main, flags_parser=_parse_flags)
+
+
+def _spelled_out(error: UnicodeError) -> tuple[str | bytes, int]:
+    """For letters that the locale lacks: those of a file's name as they are there, others by their numbers."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError:
+        return codecs.backslashreplace_errors(error)
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
@@ -81,13 +102,18 @@ def run(body: Callable[[], int | None]) -> int:
 
     Returns:
       the exit code: that of `body`; 2, with one line, when the command line, the configuration, a checkpoint or a dataset
-      is wrong, or a loss no longer finite; 130 after Ctrl-C.
+      is wrong, or a loss no longer finite; 130 after Ctrl-C; 141 where nobody reads its output to the end, as `head`.
     """
     _starting.started()
     with _noting_interrupts() as interrupts:
         try:
-            return body() or 0
+            code = body() or 0
+            sys.stdout.flush()
+            return code
         except (KeyboardInterrupt, Exception) as e:
+            if isinstance(e, BrokenPipeError) and _nobody_reads():
+                logging.debug("It came from here:", exc_info=e)
+                return UNREAD
             if isinstance(e, KeyboardInterrupt) or _made_of_an_interrupt(e, interrupts):
                 logging.debug("It came from here:", exc_info=e)
                 logging.warning("Interrupted.")
@@ -97,6 +123,17 @@ def run(body: Callable[[], int | None]) -> int:
             logging.debug("It came from here:", exc_info=e)
             logging.error("%s", e)
             return MISTAKE
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe that has been closed; nothing is written to it then any more."""
+    looked_at = select.poll()
+    looked_at.register(_STDOUT, 0)
+    unread = any(event & select.POLLERR for _, event in looked_at.poll(0))
+    if unread:
+        # What is still to be written would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    return unread
 
 
 def _made_of_an_interrupt(error: BaseException, interrupts: Sequence[float]) -> bool:
@@ -175,18 +212,25 @@ def no_arguments(argv: Sequence[str]) -> None:
         raise UsageError(f"Unexpected argument {argv[1]!r}: every setting is a flag, as in --root_dir=DIR.")
 
 
-def root_dir(argv: Sequence[str]) -> str:
-    """The run's directory, after a check of the command line.
+def root_dir(argv: Sequence[str], for_tensorflow: bool = True) -> str:
+    """The run's directory, after a check of the command line; absolute, since an environment may go to another.
+
+    Args:
+      argv: what is left of the command line.
+      for_tensorflow: whether TensorFlow is to find it; else it is as it was given.
 
     Raises:
-      UsageError: an argument is not a flag, or --root_dir is missing.
+      UsageError: an argument is not a flag, --root_dir is missing, or TensorFlow would take it for another one.
     """
     no_arguments(argv)
     if not ROOT_DIR.value:
         raise UsageError(
             "--root_dir is missing: give the directory of the run's files, e.g. --root_dir=runs/cart_pole."
         )
-    return os.path.expanduser(ROOT_DIR.value)
+    if not for_tensorflow:
+        return os.path.expanduser(ROOT_DIR.value)
+    with told_as_usage():
+        return files.full_path(ROOT_DIR.value, "--root_dir")
 
 
 def check_directory(root_dir: str) -> None:
@@ -196,7 +240,7 @@ def check_directory(root_dir: str) -> None:
       UsageError: it is not.
     """
     if not os.path.isdir(root_dir):
-        raise UsageError(f"There is no directory --root_dir={root_dir}: check the path.")
+        raise UsageError(f"There is no directory --root_dir={ROOT_DIR.value}: check the path.")
 
 
 def make_directory(path: str, what: str) -> None:
@@ -276,12 +320,13 @@ def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
     """
     if not flag.value:
         return
-    flags.FLAGS[flag.name].value = os.path.expanduser(flag.value)
-    if not flag.value.lower().endswith(suffixes):
-        raise UsageError(f"--{flag.name}={flag.value} must end in {' or '.join(suffixes)}.")
-    if os.path.isdir(flag.value):
-        raise UsageError(f"--{flag.name}={flag.value} is a directory: give a file.")
-    make_directory(os.path.dirname(os.path.abspath(flag.value)), f"The place of --{flag.name}")
+    path = os.path.expanduser(flag.value)
+    if not path.lower().endswith(suffixes):
+        raise UsageError(f"--{flag.name}={path} must end in {' or '.join(suffixes)}.")
+    if os.path.isdir(path):
+        raise UsageError(f"--{flag.name}={path} is a directory: give a file.")
+    flags.FLAGS[flag.name].value = os.path.abspath(path)
+    make_directory(os.path.dirname(flag.value), f"The place of --{flag.name}")
 
 
 def bindings() -> list[str]:

@@ -20,6 +20,7 @@ from typing import Any
 from absl import flags, logging
 
 from alf.bin import command_line, policy_flags, trained
+from alf.utils import files
 
 _EXPORT_DIR = flags.DEFINE_string("export_dir", None, "Directory for the models; made if it is not there.")
 _ONNX = flags.DEFINE_bool("onnx", False, "Write an ONNX model too; needs the extra onnx.")
@@ -104,14 +105,15 @@ def main(argv: Sequence[str]) -> int:
             raise command_line.UsageError(
                 "--export_dir is missing: give the directory for the models, e.g. --export_dir=models/cart_pole."
             )
-        export_dir = os.path.expanduser(_EXPORT_DIR.value)
+        with command_line.told_as_usage():
+            export_dir = files.full_path(_EXPORT_DIR.value, "--export_dir")
         if os.path.isfile(export_dir):
             raise command_line.UsageError(f"--export_dir={export_dir} is a file: give a directory.")
         policy_flags.check()
         command_line.refuse(policy_flags.OF_EPISODES, "nothing is played")
         which = policy_flags.checkpoint()
         command_line.check_directory(root_dir)
-        command_line.make_directory(os.path.dirname(os.path.abspath(export_dir)), "The place of --export_dir")
+        command_line.make_directory(os.path.dirname(export_dir), "The place of --export_dir")
         command_line.set_up()
         command_line.parse_gin(root_dir)
         try:

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
 
     def body() -> None:
-        root_dir = command_line.root_dir(argv)
+        root_dir = command_line.root_dir(argv, for_tensorflow=False)
         command_line.refuse_all_but_root_dir("a status needs nothing but the run's own files")
         command_line.check_directory(root_dir)
         found = view(root_dir)

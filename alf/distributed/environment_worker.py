@@ -20,8 +20,8 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.time_shares import Timings
 
 # What a reset or step is answered with: step types [B], rewards [B], discounts [B] and the leaves of the observation
-# [B, ...]; and how often the environment was rebuilt so far.
-Answer = tuple[list[np.ndarray], int]
+# [B, ...]; and how often the environment was rebuilt, and its episodes cut, so far.
+Answer = tuple[list[np.ndarray], int, int]
 
 # How long an environment is given to come back from a step before it is left to the end of the process.
 _END_SECS = 2.0
@@ -119,7 +119,8 @@ class EnvironmentWorker:
             self._busy = self._busy_secs(time.monotonic()), None
         self._steps += env.batch_size
         numbers = [np.asarray(x) for x in (time_step.step_type, time_step.reward, time_step.discount)]
-        return [*numbers, *map(np.asarray, tf.nest.flatten(time_step.observation))], env.restarts
+        leaves = map(np.asarray, tf.nest.flatten(time_step.observation))
+        return [*numbers, *leaves], env.restarts, env.cuts
 
     def _busy_secs(self, now: float) -> float:
         secs, since = self._busy

@@ -39,6 +39,7 @@ class RemoteEnvironment(BatchedEnvironment):
         self._layout = layout
         self._life: Life | None = None
         self._restarts = 0
+        self._cuts = 0
         self._waiting = False
         self._waited_until = 0.0
 
@@ -56,6 +57,11 @@ class RemoteEnvironment(BatchedEnvironment):
     def restarts(self) -> int:
         """How often the worker has rebuilt it, in this life."""
         return self._restarts
+
+    @property
+    def cuts(self) -> int:
+        """How often the worker has cut its episodes, in this life."""
+        return self._cuts
 
     @property
     def waited_until(self) -> float:
@@ -81,7 +87,7 @@ class RemoteEnvironment(BatchedEnvironment):
         return self._play("step", [np.asarray(leaf) for leaf in tf.nest.flatten(action)])
 
     def _play(self, method: str, *args: Any) -> ts.TimeStep:
-        answer, self._restarts = self._call(method, *args)
+        answer, self._restarts, self._cuts = self._call(method, *args)
         step_type, reward, discount, *leaves = answer
         observation = tf.nest.pack_sequence_as(self._layout.observation_spec, leaves)
         return ts.TimeStep(step_type, reward, discount, observation)
@@ -111,6 +117,7 @@ class ReconnectingEnvironment(RestartingEnvironment):
     def __init__(self, keeper: EnvironmentKeeper, worker: int, index: int, layout: Layout) -> None:
         """Creates the environment without waiting for the worker; arguments as of `RemoteEnvironment`."""
         self._rebuilt_there = 0
+        self._cut_there = 0
         self._lost_at = 0.0
         self._worker = worker
         super().__init__(lambda seed: RemoteEnvironment(keeper, worker, index, layout))
@@ -119,6 +126,11 @@ class ReconnectingEnvironment(RestartingEnvironment):
     def restarts(self) -> int:
         """How often it was begun anew, on another life of its worker or by the worker."""
         return self._restarts + self._rebuilt_there + self._env.restarts
+
+    @property
+    def cuts(self) -> int:
+        """See `BatchedEnvironment.cuts`; on this life of its worker and those before."""
+        return self._restarts + self._cut_there + self._env.cuts
 
     @property
     def waited_until(self) -> float:
@@ -131,6 +143,7 @@ class ReconnectingEnvironment(RestartingEnvironment):
         self._lost_at = time.monotonic()
         self._restarts += 1
         self._rebuilt_there += self._env.restarts
+        self._cut_there += self._env.cuts
         logging.warning(
             "Streams %d to %d of worker %d are cut, and begin anew on its next life.",
             self.first_env_id,

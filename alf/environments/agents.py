@@ -126,19 +126,23 @@ def behavior_names(observation_spec: Nest) -> Sequence[str]:
     return tuple(slots_of(observation_spec) or ())
 
 
-def repeated(observation: Nest) -> Nest:
+def repeated(observation: Nest, slots: Mapping[str, Slots]) -> Nest:
     """The observation that stands for a step which never happened, such as after a crash: nobody has begun, won or ended.
+
+    Only where a slot is never idle, another agent begins in the place of one that had ended.
 
     Args:
       observation: numpy arrays [B, ...] of an environment with agents, as it was last seen.
+      slots: of its behaviors.
     """
     result = {}
     for name, part in observation.items():
         step_type = part[STEP_TYPE]
         still = np.where(step_type == StepType.FIRST, np.int32(StepType.MID), step_type)
+        behind_last = IDLE if slots[name].may_idle else StepType.FIRST
         result[name] = {
             **part,
-            STEP_TYPE: np.where(step_type == StepType.LAST, np.int32(IDLE), still),
+            STEP_TYPE: np.where(step_type == StepType.LAST, np.int32(behind_last), still),
             REWARD: np.zeros_like(part[REWARD]),
             DISCOUNT: np.ones_like(part[DISCOUNT]),
         }

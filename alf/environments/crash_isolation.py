@@ -113,8 +113,10 @@ class RestartingEnvironment(BatchedEnvironment):
         except SystemExit as e:
             raise not_an_exit(e, "The environment") from e
         self._check_finite = finite_check.finite_check(self._env.observation_spec())
-        has_agents = agents.slots_of(self._env.observation_spec()) is not None
-        self._repeated: Callable[[Any], Any] = agents.repeated if has_agents else _unchanged
+        slots = agents.slots_of(self._env.observation_spec())
+        self._repeated: Callable[[Any], Any] = _unchanged
+        if slots is not None:
+            self._repeated = functools.partial(agents.repeated, slots=slots)
 
     @property
     def batch_size(self) -> int:

@@ -73,7 +73,7 @@ class PrioritizedReplay(UniformReplay):
           ValueError: the length is another one than before, or what was learned from the last view gave no priorities.
         """
         index = self.buffer.index
-        self._priorities.check_given()
+        self.check_learned()
         self._priorities.follow(index, mini_batch_length)
         return super().view(mini_batch_length)
 
@@ -105,7 +105,7 @@ class PrioritizedReplay(UniformReplay):
     def learned(self, sample: Sample, priority: Any) -> None:
         """Sets the priorities of the sequences of a sample of the present view; traceable.
 
-        Those that are negative or not finite are left as they were, and refused by the next `view`.
+        Those that are negative or not finite are left as they were, and refused by `check_learned` and the next `view`.
 
         Raises:
           ValueError: the loss gives no priority, or one of a wrong shape.
@@ -129,6 +129,10 @@ class PrioritizedReplay(UniformReplay):
         weight = tf.where(fit, (given + self._epsilon) ** self._alpha, priorities.tree.get(rows))
         priorities.highest.assign(tf.maximum(priorities.highest, tf.reduce_max(weight)))
         priorities.tree.set(rows, weight)
+
+    def check_learned(self) -> None:
+        """Raises ValueError where a loss gave what is no priority."""
+        self._priorities.check_given()
 
     def clear(self) -> None:
         """Forgets all steps and their priorities."""

@@ -145,6 +145,9 @@ class UniformReplay(ExperienceReplayer):
     def learned(self, sample: Sample, priority: Any) -> None:
         """Takes what a loss says about the sequences it has seen, float32 [b] or (); traceable. Without effect here."""
 
+    def check_learned(self) -> None:
+        """Raises ValueError where a loss gave `learned` what cannot be used; nothing here can."""
+
     def replay(self, sample_batch_size: int, mini_batch_length: int) -> Experience:
         """A random sample [sample_batch_size, mini_batch_length, ...]; ValueError when there is too little, or for no size."""
         check_sizes(sample_batch_size=sample_batch_size, mini_batch_length=mini_batch_length)

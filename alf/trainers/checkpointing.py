@@ -19,10 +19,10 @@ from alf.metrics.metrics import StepMetric
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR, checkpoint_name, files_of, leftovers
 from alf.trainers.checkpoint_objects import lacking, left_out, unfit_behaviors
 from alf.trainers.counters import Counters as Counters
-from alf.trainers.optimizer_settings import are_settings
+from alf.trainers.optimizer_settings import are_settings, clocks
 from alf.trainers.retention import Retention, delete_files, delete_leftovers, replay_files
 from alf.trainers.run_index import Record, RunIndex, now
-from alf.utils.files import sync
+from alf.utils.files import is_pattern, sync
 
 # What is wrong with a checkpoint whose files somebody has removed.
 GONE = "its files are gone"
@@ -281,15 +281,18 @@ class Checkpointer:
         return path
 
     def _read(self, path: str) -> None:
-        """Raises AssertionError or ValueError where the run has what the checkpoint lacks, but for settings of optimisers."""
+        """Raises AssertionError or ValueError where the run has what the checkpoint lacks, but for settings."""
         present = self._present(path)
         try:
             tf.train.Checkpoint(**present).read(path).assert_existing_objects_matched()
         except AssertionError:
             algorithm = present.pop("algorithm", None)
-            if algorithm is None or not are_settings(lacking(algorithm, path), algorithm):
+            lacks = [] if algorithm is None else lacking(algorithm, path)
+            if algorithm is None or not are_settings(lacks, algorithm):
                 raise
             tf.train.Checkpoint(**present).read(path).assert_existing_objects_matched()
+            if {id(clock) for clock in clocks(algorithm)} & {id(variable) for variable in lacks}:
+                logging.info("This run goes on from %s, that holds no schedule of exploration: it begins now.", path)
 
     def _tell_left_out(self, path: str) -> None:
         """Raises CheckpointError where networks were larger at the checkpoint; warns of what else the run has no more."""
@@ -469,6 +472,8 @@ def damage_of(path: str) -> str | None:
     """What is wrong with the files of a checkpoint, found by reading them whole; None when all is well."""
     if not os.path.exists(f"{path}.index"):
         return GONE
+    if is_pattern(path):
+        return "TensorFlow finds no checkpoint whose path has a [ or \\: rename its directory"
     try:
         reader = tf.train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():

@@ -1,4 +1,4 @@
-"""Numbers that the configuration gives to optimisers, which checkpoints hold too."""
+"""Numbers that the configuration gives to optimisers and explorations, which checkpoints hold too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
+
+from alf.algorithms.exploration import LinearSchedule
 
 _LEGACY = tf.keras.optimizers.legacy.Optimizer
 
@@ -34,12 +36,18 @@ class OptimizerSettings:
 
 
 def are_settings(variables: Iterable[tf.Variable], root: Any) -> bool:
-    """Whether all of these variables are settings of optimisers below `root`, which a checkpoint need not have.
+    """Whether all of these variables are settings of optimisers below `root`, or `clocks`, which a checkpoint need not have.
 
     A constant learning rate is one: it is in no checkpoint of a run whose rate followed a schedule.
     """
     settings = {id(variable) for _, _, variable in _settings_below(root, with_derived=True)}
-    return settings.issuperset(map(id, variables))
+    return settings.union(map(id, clocks(root))).issuperset(map(id, variables))
+
+
+def clocks(root: Any) -> list[tf.Variable]:
+    """Those of the schedules below `root`: in no checkpoint of a run that had constant numbers in their places."""
+    below = tf.train.TrackableView(root).descendants()
+    return [schedule.clock for schedule in below if isinstance(schedule, LinearSchedule)]
 
 
 def name_of(optimizer: Any) -> str:

@@ -36,7 +36,7 @@ from alf.trainers.run_report import EVAL_DIR, RunReport
 from alf.trainers.saving import Saver
 from alf.trainers.self_play import Versions
 from alf.trainers.stopping import check_targets
-from alf.utils import common
+from alf.utils import common, files
 from alf.utils.closing import close_all
 
 _MAX_EVALUATION_ROWS = 10
@@ -76,7 +76,7 @@ class Trainer(Improver):
                 "collects in its own process only; set num_workers to 0, or take that trainer."
             )
         super().__init__(config)
-        self._root_dir = os.path.expanduser(config.root_dir)
+        self._root_dir = files.full_path(config.root_dir, "root_dir")
         self._lock = RunLock(self._root_dir)
         self._saver = Saver(self._root_dir, config, self._counters)
         self._algorithm: OffPolicyAlgorithm | None = None

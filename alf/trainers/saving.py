@@ -345,11 +345,13 @@ class Saver:
             logging.error("The run index could not be written: %s", e)
 
     def check_loss(self) -> None:
-        """Raises NonFiniteError when the loss of the last iteration is not finite."""
+        """Raises NonFiniteError when the loss of the last iteration is not finite, ValueError for what is no priority."""
         for whose, one in self._learners():
             loss = one.last_train_metrics.get("loss")
             if loss is not None and not math.isfinite(float(loss)):
                 raise NonFiniteError(self._complaint(f"the loss{whose} is {float(loss)}"))
+        for memory in self._algorithm.memories().values():
+            memory.check_learned()
 
     def check_weights(self) -> None:
         """Raises NonFiniteError when a weight is not finite."""

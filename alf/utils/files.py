@@ -5,8 +5,47 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import urllib.parse
 from typing import Any
+
+
+def is_pattern(path: str) -> bool:
+    """Whether TensorFlow, for which the path of a checkpoint is a pattern, does not find the file that has it as its name."""
+    return "[" in path or "\\" in path
+
+
+def check_name(path: str, what: str) -> None:
+    """Checks that a path names the same file for TensorFlow, to which all names are UTF-8, and those of checkpoints patterns.
+
+    Args:
+      path: of a directory with checkpoints.
+      what: the setting that it comes from.
+
+    Raises:
+      ValueError: it does not.
+    """
+    if is_pattern(path):
+        raise ValueError(
+            f"{what}={path} has a [ or \\, with which TensorFlow finds no checkpoint again: give another path, or rename the "
+            "directory."
+        )
+    try:
+        same = os.fsencode(path) == path.encode()
+    except UnicodeEncodeError:
+        same = False
+    if not same:
+        raise ValueError(
+            f"{what}={path} has letters that TensorFlow takes for UTF-8, and in this locale names of files are of "
+            f"{sys.getfilesystemencoding()}: set PYTHONUTF8=1 in the environment, or give a path of ASCII letters."
+        )
+
+
+def full_path(path: str, what: str) -> str:
+    """A path that stays the same whatever the working directory becomes; `~` is the home folder. Raises as `check_name`."""
+    found = os.path.abspath(os.path.expanduser(path))
+    check_name(found, what)
+    return found
 
 
 def write_atomically(path: str, text: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from absl import logging
 
-from alf.bin import command_line, train
+from alf.bin import command_line, export, train
 from alf.bin.command_line import UsageError, told_as_usage
 from tests.bin.running import SMALL, run_here
 
@@ -166,3 +166,12 @@ def test_only_building_is_told_as_usage():
     with pytest.raises(ValueError, match="bad size") as kept, told_as_usage(lambda: False):
         raise ValueError("bad size")
     assert type(kept.value) is ValueError
+
+
+def test_paths_by_which_tensorflow_finds_no_checkpoint_are_refused(tmp_path, logged):
+    root_dir = tmp_path / "lr=[0.1]"
+    assert run_here(train.main, f"--root_dir={root_dir}", "--gin_file=async_ppo_cart_pole") == 2
+    assert logged[-1].startswith(f"--root_dir={root_dir} has a [ or \\, with which")
+    assert run_here(export.main, f"--root_dir={tmp_path}", f"--export_dir={root_dir}") == 2
+    assert logged[-1].startswith(f"--export_dir={root_dir} has a [ or \\, with which")
+    assert not list(tmp_path.iterdir())

@@ -94,6 +94,7 @@ class Script:
       num_envs: how many each worker makes; None for as many as it should.
       sizes: batch sizes of lives that have another one.
       restarts: how often an environment says it was rebuilt.
+      nonfinite: how often it says it was cut for values that are not finite.
       let_go: ends all that hangs.
     """
 
@@ -106,6 +107,7 @@ class Script:
         self.num_envs: int | None = None
         self.sizes: dict[tuple[int, int], int] = {}
         self.restarts = 0
+        self.nonfinite = 0
         self.hanging = threading.Event()
         self.let_go = threading.Event()
 
@@ -132,6 +134,10 @@ class ScriptedEnvironment(BatchWrapper):
     @property
     def restarts(self) -> int:
         return self._script.restarts
+
+    @property
+    def cuts(self) -> int:
+        return self._script.restarts + self._script.nonfinite
 
     def before_building(self) -> None:
         self._tell("before_building")

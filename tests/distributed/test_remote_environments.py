@@ -278,13 +278,13 @@ def test_what_the_worker_rebuilds_is_counted_over_its_lives(make_pool: Any, scri
     engine = LossyEngine()
     pool = make_pool("scripted", engine, workers=1)
     env = pool.start()[0]
-    script.restarts = 2
+    script.restarts, script.nonfinite = 2, 3
     played(env, 1)
-    assert env.restarts == 2
+    assert (env.restarts, env.cuts) == (2, 2 + 3)
     engine.kill(engine.newest(0))
-    script.restarts = 1
+    script.restarts, script.nonfinite = 1, 5
     played(env, 1)
-    assert env.restarts == 2 + 1 + 1
+    assert (env.restarts, env.cuts) == (2 + 1 + 1, 2 + 3 + 1 + 1 + 5)
     lost_at = time.monotonic()
     env._count_restart(WorkerLost("it is gone"))
     assert env.waited_until >= lost_at, "its machine is waited for from then on"

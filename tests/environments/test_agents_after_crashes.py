@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +22,12 @@ from alf.environments import (
     suite_agents,
 )
 from alf.environments.agents_env import AgentsEnv
+from alf.environments.batch_wrappers import BatchWrapper
 from alf.environments.counting_agents import CountingAgents
+from alf.environments.grouped_rows import GroupedRows
 from alf.environments.random_limits import RandomTimeLimit
 from alf.environments.seeding import Seed, distinct_seeds
+from alf.environments.testing import CountingEnvironment
 from alf.environments.wrappers import NonEpisodicAgent
 
 _FIRST, _MID, _LAST, _IDLE = 0, 1, 2, 3
@@ -162,3 +166,37 @@ def test_a_non_episodic_agent_is_told_of_no_end() -> None:
         lasts += int(ends.sum())
     assert lasts > 5
     env.close()
+
+
+class _Fails(BatchWrapper):
+    """Raises at one of its steps."""
+
+    def __init__(self, env: BatchedEnvironment, at: int) -> None:
+        super().__init__(env)
+        self._left = at
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        self._left -= 1
+        if not self._left:
+            raise RuntimeError("on purpose")
+        return super()._step(action)
+
+
+def test_slots_that_never_idle_do_not_after_a_crash() -> None:
+    """Who had ended when it came begins, and is cut like the others."""
+    begun = itertools.count()
+
+    def build(seed: Seed) -> BatchedEnvironment:
+        del seed
+        rows = CountingEnvironment(4, 10 * next(begun), episode_lengths=(2, 3), num_actions=2)
+        return GroupedRows(_Fails(rows, 4), 2)
+
+    env = RestartingEnvironment(build, max_restarts=1)
+    highest = env.observation_spec()["agent"]["step_type"].maximum
+    played = [env.reset(), *(env.step({"agent": np.ones((2, 2), np.int64)}) for _ in range(5))]
+    parts = [step.observation["agent"] for step in played]
+    assert all((part["step_type"] <= highest).all() for part in parts)
+    assert [part["step_type"][0].tolist() for part in parts] == [[0, 0], [1, 1], [2, 1], [0, 2], [1, 0], [0, 0]]
+    assert [int(step.step_type[0]) for step in played] == [_FIRST, _MID, _MID, _MID, _LAST, _FIRST]
+    assert (parts[4]["reward"] == 0.0).all()
+    assert (parts[4]["discount"] == 1.0).all()

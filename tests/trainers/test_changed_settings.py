@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.q_network import QNetwork
 from tf_agents.networks.value_network import ValueNetwork
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent import Agent
+from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.exploration import EpsilonGreedy, LinearSchedule
 from alf.algorithms.normalization import ObservationNormalizer
 from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
@@ -80,6 +83,33 @@ def test_a_schedule_and_a_constant_learning_rate_take_turns(optimizer, constant,
     rate = 1e-2 * (1 - updates / 1000) if constant == "before" else 1e-4
     # New optimisers of Keras tell the rate of their last step, the others that of the next.
     assert learning_rate(other) == pytest.approx(rate, abs=1.1e-5 if constant == "before" else None)
+
+
+@pytest.mark.parametrize("constant", ["before", "after"])
+def test_a_schedule_and_a_constant_exploration_take_turns(constant, small_config, logged):
+    schedule = LinearSchedule(1.0, 0.0, 1000, unit="updates")
+    explorations = [EpsilonGreedy(0.5), EpsilonGreedy(schedule)]
+    if constant == "after":
+        explorations.reverse()
+
+    def train(num_iterations, exploration):
+        def make(observation_spec, action_spec, debug_summaries=False):
+            q_network = QNetwork(observation_spec, action_spec, fc_layer_params=(8,))
+            optimizer = LEGACY.Adam(1e-3)
+            return DqnAlgorithm(observation_spec, action_spec, q_network, optimizer=optimizer, exploration=exploration)
+
+        settings = {"whole_replay_buffer_training": False, "mini_batch_length": 2, "mini_batch_size": 4}
+        trainer = small_config(
+            SyncOffPolicyTrainer, algorithm_ctor=make, num_iterations=num_iterations, **settings
+        ).create_trainer()
+        trainer.train()
+        return trainer.algorithm
+
+    made = train(2, explorations[0]).updates_made()
+    assert train(4, explorations[1]).updates_made() == 2 * made, "the optimiser goes on"
+    assert float(schedule()) == pytest.approx(1.0 - made / 1000), "its time passes while it is in use"
+    told = "that holds no schedule of exploration: it begins now" in "\n".join(logged)
+    assert told == (constant == "before")
 
 
 def test_a_network_that_lacks_a_layer_is_told(train):

@@ -98,6 +98,7 @@ class _NotFinite(_Spoilt):
 
 
 @TRAINERS
+@pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize(
     ("algorithm", "error", "message"),
     [
@@ -106,11 +107,12 @@ class _NotFinite(_Spoilt):
     ],
 )
 def test_what_is_no_priority_ends_a_run_but_not_before_a_loss_that_is_not_finite(
-    trainer_class, algorithm, error, message, small_config
+    trainer_class, algorithm, error, message, iterations, small_config
 ):
     for driver in ("Sync", "Async"):
         gin.bind_parameter(f"{driver}OffPolicyDriver.exp_replayer", "prioritized")
     settings = {"whole_replay_buffer_training": False, "mini_batch_length": 2, "mini_batch_size": 8}
-    config = small_config(trainer_class, algorithm_ctor=algorithm, initial_collect_steps=40, **settings)
+    settings |= {"initial_collect_steps": 40, "num_iterations": iterations}
+    config = small_config(trainer_class, algorithm_ctor=algorithm, **settings)
     with pytest.raises(error, match=message):
         config.create_trainer().train()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alf.utils import files
 from alf.utils.files import folder_name
 
 
@@ -33,3 +35,26 @@ def test_any_text_has_one_folder_and_gets_nowhere_else(name):
     assert folder.isprintable()
     assert "/" not in folder
     assert folder not in (".", "..")
+
+
+def test_a_path_is_made_absolute_where_it_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/of/somebody")
+    assert files.full_path("runs/a/", "root_dir") == str(tmp_path / "runs" / "a")
+    assert files.full_path("~/run", "root_dir") == "/of/somebody/run"
+
+
+def test_a_path_that_is_another_one_for_tensorflow_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"^root_dir=/of/\udce4 .*: set PYTHONUTF8=1 in the environment"):
+        files.full_path("/of/\udce4", "root_dir")
+    monkeypatch.setattr(os, "fsencode", lambda path: path.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"^root_dir=/of/ä "):
+        files.full_path("/of/ä", "root_dir")
+    assert files.full_path("/of/a", "root_dir") == "/of/a"
+
+
+@pytest.mark.parametrize("path", ["/of/run [1]", "/of/lr=[0.1]/run", "/of/a\\\\b"])
+def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(path):
+    with pytest.raises(ValueError, match=r"^root_dir=/of/.* has a \[ or \\, with which TensorFlow finds no checkpoint"):
+        files.check_name(path, "root_dir")
+    files.check_name("/of/a b/*?{x}]=@,:%\"'", "root_dir")
