@@ -176,7 +176,7 @@ def no_arguments(argv: Sequence[str]) -> None:
 
 
 def root_dir(argv: Sequence[str]) -> str:
-    """The run's directory, after a check of the command line.
+    """The run's directory, an absolute path, after a check of the command line.
 
     Raises:
       UsageError: an argument is not a flag, or --root_dir is missing.
@@ -186,7 +186,13 @@ def root_dir(argv: Sequence[str]) -> str:
         raise UsageError(
             "--root_dir is missing: give the directory of the run's files, e.g. --root_dir=runs/cart_pole."
         )
-    return os.path.expanduser(ROOT_DIR.value)
+    # A relative one means another place once an environment, or --force, has moved the working directory.
+    return absolute(ROOT_DIR.value)
+
+
+def absolute(path: str) -> str:
+    """`path`, where `~` is the home folder, as it holds in any working directory."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def check_directory(root_dir: str) -> None:
@@ -196,7 +202,7 @@ def check_directory(root_dir: str) -> None:
       UsageError: it is not.
     """
     if not os.path.isdir(root_dir):
-        raise UsageError(f"There is no directory --root_dir={root_dir}: check the path.")
+        raise UsageError(f"There is no directory --root_dir={ROOT_DIR.value}: check the path.")
 
 
 def make_directory(path: str, what: str) -> None:
@@ -269,7 +275,7 @@ def at_least(flag: flags.FlagHolder, least: float) -> None:
 
 
 def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
-    """Checks the name of a file to be written, where `~` is the home folder, and makes its directory.
+    """Checks the name of a file to be written, where `~` is the home folder; makes it absolute, and its directory.
 
     Raises:
       UsageError: it ends in none of `suffixes`, or cannot be there.
@@ -281,7 +287,8 @@ def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
         raise UsageError(f"--{flag.name}={flag.value} must end in {' or '.join(suffixes)}.")
     if os.path.isdir(flag.value):
         raise UsageError(f"--{flag.name}={flag.value} is a directory: give a file.")
-    make_directory(os.path.dirname(os.path.abspath(flag.value)), f"The place of --{flag.name}")
+    flags.FLAGS[flag.name].value = absolute(flag.value)
+    make_directory(os.path.dirname(flag.value), f"The place of --{flag.name}")
 
 
 def bindings() -> list[str]:

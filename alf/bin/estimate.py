@@ -115,6 +115,7 @@ def main(argv: Sequence[str]) -> int:
         dataset = _DATASET.value
         if not dataset:
             raise command_line.UsageError("--dataset is missing: give recorded episodes, e.g. --dataset=episodes.npz.")
+        dataset = command_line.absolute(dataset)
         command_line.check_directory(root_dir)
         command_line.set_up()
         command_line.parse_gin(root_dir)

@@ -104,14 +104,14 @@ def main(argv: Sequence[str]) -> int:
             raise command_line.UsageError(
                 "--export_dir is missing: give the directory for the models, e.g. --export_dir=models/cart_pole."
             )
-        export_dir = os.path.expanduser(_EXPORT_DIR.value)
+        export_dir = command_line.absolute(_EXPORT_DIR.value)
         if os.path.isfile(export_dir):
             raise command_line.UsageError(f"--export_dir={export_dir} is a file: give a directory.")
         policy_flags.check()
         command_line.refuse(policy_flags.OF_EPISODES, "nothing is played")
         which = policy_flags.checkpoint()
         command_line.check_directory(root_dir)
-        command_line.make_directory(os.path.dirname(os.path.abspath(export_dir)), "The place of --export_dir")
+        command_line.make_directory(os.path.dirname(export_dir), "The place of --export_dir")
         command_line.set_up()
         command_line.parse_gin(root_dir)
         try:

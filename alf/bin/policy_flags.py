@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from absl import flags
 
 from alf.bin import command_line
@@ -31,6 +33,9 @@ def check() -> None:
     command_line.has_suffix(RECORD_FILE, *SUFFIXES)
     command_line.at_least(NUM_EPISODES, 1)
     command_line.at_least(MAX_WAIT_SECS, 0)
+    for flag in (CHECKPOINT, CHECKPOINT_NAME):
+        if flag.value and os.sep in flag.value:  # a path, not a name
+            flags.FLAGS[flag.name].value = command_line.absolute(flag.value)
     if CHECKPOINT.value and CHECKPOINT_NAME.value:
         raise command_line.UsageError(
             f"--checkpoint={CHECKPOINT.value} and --checkpoint_name={CHECKPOINT_NAME.value} mean the same: give one."

@@ -75,8 +75,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> None:
-    # A relative one would mean the run before once --force has renamed the working directory.
-    root_dir = os.path.abspath(command_line.root_dir(argv))
+    root_dir = command_line.root_dir(argv)
     command_line.set_up()
     command_line.parse_gin(root_dir, edits_count=True, begins_anew=_FORCE.value)
     _bind_workers()

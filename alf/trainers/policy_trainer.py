@@ -76,7 +76,7 @@ class Trainer(Improver):
                 "collects in its own process only; set num_workers to 0, or take that trainer."
             )
         super().__init__(config)
-        self._root_dir = os.path.expanduser(config.root_dir)
+        self._root_dir = os.path.abspath(os.path.expanduser(config.root_dir))  # An environment may leave for elsewhere.
         self._lock = RunLock(self._root_dir)
         self._saver = Saver(self._root_dir, config, self._counters)
         self._algorithm: OffPolicyAlgorithm | None = None
