@@ -53,6 +53,8 @@ _TOLD = (
 
 # An interrupted command may close environments before its error comes out.
 _SECONDS_TO_UNWIND = 10.0
+# Threads that end by themselves do so sooner.
+_SECONDS_TO_END = 5.0
 
 
 class UsageError(ValueError):
@@ -60,8 +62,25 @@ class UsageError(ValueError):
 
 
 def start(main: Callable[[Sequence[str]], int]) -> None:
-    """Parses the flags and runs `main` as absl's `app.run` does, but with a line and exit code 2 for a wrong flag."""
-    app.run(main, flags_parser=_parse_flags)
+    """Parses the flags and runs `main` as absl's `app.run` does, but with a line and exit code 2 for a wrong flag.
+
+    A process that does not end then, since a thread that an environment has left goes on, says so.
+    """
+    try:
+        app.run(main, flags_parser=_parse_flags)
+    finally:
+        threading.Thread(target=_tell_who_is_waited_for, name="alf-end", daemon=True).start()
+
+
+def _tell_who_is_waited_for() -> None:
+    time.sleep(_SECONDS_TO_END)
+    left = [t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    if left:
+        logging.warning(
+            "The command is over, and its process waits for threads that still run, of an environment perhaps: %s. Have its "
+            "close() end them, or make them daemons.",
+            ", ".join(left),
+        )
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
