@@ -63,6 +63,8 @@ _SPELLED_OUT = "alf_spelled_out"
 
 # An interrupted command may close environments before its error comes out.
 _SECONDS_TO_UNWIND = 10.0
+# Threads that end by themselves do so sooner.
+_SECONDS_TO_END = 5.0
 
 
 class UsageError(ValueError):
@@ -70,11 +72,28 @@ class UsageError(ValueError):
 
 
 def start(main: Callable[[Sequence[str]], int]) -> None:
-    """Parses the flags and runs `main` as absl's `app.run` does, but with a line and exit code 2 for a wrong flag."""
+    """Parses the flags and runs `main` as absl's `app.run` does, but with a line and exit code 2 for a wrong flag.
+
+    A process that does not end then, since a thread that an environment has left goes on, says so.
+    """
     codecs.register_error(_SPELLED_OUT, _spelled_out)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=_SPELLED_OUT)
-    app.run(main, flags_parser=_parse_flags)
+    try:
+        app.run(main, flags_parser=_parse_flags)
+    finally:
+        threading.Thread(target=_tell_who_is_waited_for, name="alf-end", daemon=True).start()
+
+
+def _tell_who_is_waited_for() -> None:
+    time.sleep(_SECONDS_TO_END)
+    left = [t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    if left:
+        logging.warning(
+            "The command is over, and its process waits for threads that still run, of an environment perhaps: %s. Have its "
+            "close() end them, or make them daemons.",
+            ", ".join(left),
+        )
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -313,7 +332,7 @@ def at_least(flag: flags.FlagHolder, least: float) -> None:
 
 
 def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
-    """Checks the name of a file to be written, where `~` is the home folder, and makes its directory.
+    """Checks the name of a file to be written, where `~` is the home folder; makes it absolute, and its directory.
 
     Raises:
       UsageError: it ends in none of `suffixes`, or cannot be there.
@@ -325,7 +344,7 @@ def has_suffix(flag: flags.FlagHolder, *suffixes: str) -> None:
         raise UsageError(f"--{flag.name}={path} must end in {' or '.join(suffixes)}.")
     if os.path.isdir(path):
         raise UsageError(f"--{flag.name}={path} is a directory: give a file.")
-    flags.FLAGS[flag.name].value = os.path.abspath(path)
+    flags.FLAGS[flag.name].value = files.absolute(path)
     make_directory(os.path.dirname(flag.value), f"The place of --{flag.name}")
 
 

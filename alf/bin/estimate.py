@@ -20,6 +20,7 @@ import numpy as np
 from absl import flags, logging
 
 from alf.bin import command_line, epsilon_flag, output_flag, policy_flags, trained
+from alf.utils import files
 
 _DATASET = flags.DEFINE_string("dataset", None, "Recorded episodes, by alf.bin.record or another program.")
 _GAMMA = flags.DEFINE_float(
@@ -115,6 +116,7 @@ def main(argv: Sequence[str]) -> int:
         dataset = _DATASET.value
         if not dataset:
             raise command_line.UsageError("--dataset is missing: give recorded episodes, e.g. --dataset=episodes.npz.")
+        dataset = files.absolute(dataset)
         command_line.check_directory(root_dir)
         command_line.set_up()
         command_line.parse_gin(root_dir)

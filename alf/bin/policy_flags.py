@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from absl import flags
 
 from alf.bin import command_line
 from alf.bin.video import SUFFIXES
+from alf.utils import files
 
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "latest (the default), best, final, a number of steps, ckpt-N, or the path of a checkpoint."
@@ -31,6 +34,9 @@ def check() -> None:
     command_line.has_suffix(RECORD_FILE, *SUFFIXES)
     command_line.at_least(NUM_EPISODES, 1)
     command_line.at_least(MAX_WAIT_SECS, 0)
+    for flag in (CHECKPOINT, CHECKPOINT_NAME):
+        if flag.value and os.sep in flag.value:  # a path, not a name
+            flags.FLAGS[flag.name].value = files.absolute(flag.value)
     if CHECKPOINT.value and CHECKPOINT_NAME.value:
         raise command_line.UsageError(
             f"--checkpoint={CHECKPOINT.value} and --checkpoint_name={CHECKPOINT_NAME.value} mean the same: give one."

@@ -228,9 +228,7 @@ def _look_at(env: gymnasium.Env, rollout: Rollout, observation: Any, when: str) 
                 f"{part.shape}: correct one.",
             )
         elif array.dtype != part.dtype:
-            rollout.note(
-                "dtypes", WARN, f"at {when} {name} is {array.dtype} where its space says {part.dtype}: alf casts it."
-            )
+            _look_at_cast(rollout, array, part, f"at {when} {name}")
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             rollout.note("finite", FAIL, f"at {when} {name} holds {bad_value(array)}: correct the environment.")
         elif array.shape == part.shape and not part.contains(np.asarray(array, part.dtype)):
@@ -239,6 +237,17 @@ def _look_at(env: gymnasium.Env, rollout: Rollout, observation: Any, when: str) 
                 WARN,
                 f"at {when} {name} is outside its space ({array.min()} to {array.max()}): widen its bounds.",
             )
+
+
+def _look_at_cast(rollout: Rollout, array: np.ndarray, part: gymnasium.Space, what: str) -> None:
+    dtype = np.dtype(part.dtype)
+    try:
+        if dtype.kind in "iub":
+            spaces.whole_numbers(array, dtype, part)
+    except ValueError as error:
+        rollout.note("values", FAIL, f"{what}: {error}")
+    else:
+        rollout.note("dtypes", WARN, f"{what} is {array.dtype} where its space says {dtype}: alf casts it.")
 
 
 def _look_at_reward(rollout: Rollout, reward: Any, step: int) -> None:

@@ -316,17 +316,26 @@ def told_info(info: Any) -> dict[str, Any]:
 
 
 class ToldInfo(gymnasium.Wrapper):
-    """Gives no more of the info than `told_info` does."""
+    """Gives no more of the info than `told_info` does, and observations that are `spaces.fitting`."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        """Wraps `env`."""
+        super().__init__(env)
+        self._fit = spaces.fitting(env.observation_space)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Resets the environment."""
         observation, info = self.env.reset(**kwargs)
-        return observation, told_info(info)
+        return self._fit(observation), told_info(info)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes a step."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward, terminated, truncated, told_info(info)
+        step: Any = self.env.step(action)
+        observation, reward, terminated, truncated, info = step
+        if np.ndarray in (type(reward), type(terminated), type(truncated)):
+            # Numpy takes an array with axes of one for a number, but not for long any more.
+            reward, terminated, truncated = (np.reshape(number, ()) for number in (reward, terminated, truncated))
+        return self._fit(observation), reward, terminated, truncated, told_info(info)
 
 
 def close_quietly(env: Any) -> None:

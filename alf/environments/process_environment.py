@@ -22,7 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 from alf.environments.call_thread import bounded_call
 from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, one_picture, told_info
 from alf.environments.phases import tell_phase
-from alf.environments.spaces import action_spec, observation_spec, shape_check
+from alf.environments.spaces import action_spec, fitting, observation_spec
 
 _DEFAULT_STEP_TIMEOUT_SECS = 300.0
 # Building and a first reset may start a simulator, so they get at least this long.
@@ -267,8 +267,8 @@ class _Portable(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        # Shared memory takes other shapes too, and repeats their numbers.
-        self._check = shape_check(env.observation_space)
+        # Shared memory takes other shapes and numbers too, and repeats or cuts them.
+        self._fit = fitting(env.observation_space)
 
     def enter_phase(self, phase: str) -> None:
         with _made_portable():
@@ -277,16 +277,14 @@ class _Portable(gymnasium.Wrapper):
     def reset(self, **kwargs: Any) -> Any:
         with _made_portable():
             observation, info = self.env.reset(**kwargs)
-            self._check(observation)
-            return observation, told_info(info)
+            return self._fit(observation), told_info(info)
 
     def step(self, action: Any) -> Any:
         with _made_portable():
             observation, reward, terminated, truncated, info = self.env.step(action)
-            self._check(observation)
             # The main process makes an array of those of all rows.
             number = float(np.asarray(reward).reshape(()))
-            return observation, number, bool(terminated), bool(truncated), told_info(info)
+            return self._fit(observation), number, bool(terminated), bool(truncated), told_info(info)
 
     def render(self) -> Any:
         with _made_portable():

@@ -98,35 +98,71 @@ def observation_converter(space: spaces.Space, single: bool = False) -> Callable
       single: the function takes one observation and adds a batch axis of size 1; else it takes a batch of them.
 
     Returns:
-      A function from what an environment gives to a nest of numpy arrays [B, ...] that the environment has no hold of.
+      A function from what an environment gives to a nest of numpy arrays [B, ...] that the environment has no hold of; it
+      raises a ValueError where whole numbers are to be made of others.
     """
 
     def leaf(space: spaces.Space) -> Callable[[Any], Nest]:
-        dtype = observation_spec(space).dtype
-        if single:
-            return lambda value: np.array(value, dtype=dtype, order="C")[np.newaxis]
-        return lambda value: np.array(value, dtype=dtype, order="C")
+        dtype = np.dtype(observation_spec(space).dtype)
+
+        def copy(value: Any) -> np.ndarray:
+            return np.array(whole_numbers(value, dtype, space) if dtype.kind in "iu" else value, dtype=dtype, order="C")
+
+        return (lambda value: copy(value)[np.newaxis]) if single else copy
 
     return _mapped(space, leaf)
 
 
-def shape_check(space: spaces.Space) -> Callable[[Any], Any]:
-    """A function that raises a ValueError where an array of an observation has another shape than `space` says.
+def fitting(space: spaces.Space) -> Callable[[Any], Any]:
+    """A function that gives an observation as Gymnasium's vector environments take it, which check little.
+
+    It raises a ValueError where an array has another shape than `space` says, or where whole numbers are to be made of others.
 
     Args:
-      space: the space of a single environment, of a kind that `observation_spec` takes.
+      space: the space of a single environment.
     """
 
-    def leaf(space: spaces.Space) -> Callable[[Any], None]:
-        def check(value: Any) -> None:
-            if np.shape(value) != space.shape:
-                raise ValueError(
-                    f"An observation has shape {np.shape(value)} where its space says {space.shape}, {space}: correct one."
-                )
+    def leaf(space: spaces.Space) -> Callable[[Any], Any]:
+        dtype, shape = np.dtype(getattr(space, "dtype", None)), getattr(space, "shape", None)
+        whole = dtype.kind in "iub"
+        counts = isinstance(space, spaces.Discrete) and dtype == np.int64
 
-        return check
+        def fit(value: Any) -> Any:
+            # At every step of every row: what is as it should be is seen at once.
+            if type(value) is np.ndarray:
+                if value.shape == shape and (not whole or value.dtype == dtype):
+                    return value
+            elif counts and type(value) is int:
+                return value
+            if np.shape(value) != shape:
+                raise ValueError(
+                    f"An observation has shape {np.shape(value)} where its space says {shape}, {space}: correct one."
+                )
+            return whole_numbers(value, dtype, space) if whole else value
+
+        return fit
 
     return _mapped(space, leaf)
+
+
+def whole_numbers(value: Any, dtype: np.dtype, space: spaces.Space) -> np.ndarray:
+    """`value` as an array of a dtype of whole numbers or bools; without a copy where it is one.
+
+    Raises:
+      ValueError: it has numbers that the dtype has not, which a cast would cut off or wrap around.
+    """
+    array = np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(dtype)
+    lost = cast != array
+    if np.any(lost):
+        raise ValueError(
+            f"An observation of {array.dtype} holds {array[lost][0]}, which the {dtype} of its space, {space}, cannot be: give "
+            "the space the dtype of what is observed, such as np.float32, or correct the observation."
+        )
+    return cast
 
 
 def has_empty_part(space: spaces.Space) -> bool:

@@ -107,6 +107,7 @@ class EnvironmentLoader:
         self, made: Any, size: int, seeds: list[int], kind: str, step_timeout_secs: float | None
     ) -> BatchedEnvironment:
         """A batched environment around what `make` gave, which is closed if that fails."""
+        _warn_of_statistics(made)
         try:
             if isinstance(made, (BatchedEnvironment, VectorEnv)) or is_envpool(made):
                 if is_envpool(made) and "seed" not in _parameters(self.make):
@@ -173,6 +174,20 @@ def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(make).parameters
     except ValueError:  # Some builtins have no signature.
         return {}
+
+
+def _warn_of_statistics(made: Any) -> None:
+    """Warns of wrappers whose averages are part of what is learned, and stay with the environment."""
+    kinds = (gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.vector.NormalizeObservation)
+    while isinstance(made, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
+        if isinstance(made, kinds):
+            logging.warning(
+                "NormalizeObservation keeps its averages in each environment: no checkpoint has them, and evaluation, playing, a "
+                "resumed run and exported models begin without. Leave it out, and bind Agent.observation_normalizer = "
+                "@ObservationNormalizer(), which is saved with the weights."
+            )
+            return
+        made = made.env
 
 
 def _adapt_batch(made: Any, seeds: list[int], step_timeout_secs: float | None) -> BatchedEnvironment:

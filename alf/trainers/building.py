@@ -21,6 +21,10 @@ from alf.environments.spaces import without_numbers
 from alf.trainers.config import TrainerConfig
 from alf.utils import common, mixed_precision
 
+_ONE_CHOICE = (
+    "A network of the values of actions, such as QNetwork, takes one discrete choice at a time, got {}: use PPO, with "
+    "MultiCategoricalProjectionNetwork where the choices have different numbers of values."
+)
 # TF-Agents' words, and what a user of alf can do.
 _OF_ACTIONS = {
     "Bounds on discrete actions must be the same": (
@@ -35,10 +39,8 @@ _OF_ACTIONS = {
         "TF-Agents' ActorNetwork and CriticNetwork take actions of one part, got {}: use PPO, or SAC with the "
         "CriticNetwork of alf.networks."
     ),
-    "Network only supports action_specs with shape": (
-        "A network of the values of actions, such as QNetwork, takes one discrete choice at a time, got {}: use PPO, with "
-        "MultiCategoricalProjectionNetwork where the choices have different numbers of values."
-    ),
+    "Network only supports action_specs with shape": _ONE_CHOICE,
+    "Network only supports action_specs with a single action": _ONE_CHOICE,
     "Event size of `scale`": (
         "NormalProjectionNetwork takes actions of one axis where the deviation depends on what is seen, got {}: bind its "
         "state_dependent_std = False, or flatten the actions of the environment."
@@ -105,6 +107,9 @@ def _in_our_words(error: Exception, env: BatchedEnvironment) -> str | None:
     for theirs, ours in _OF_ACTIONS.items():
         if theirs in text:
             return ours.format(env.action_spec())
+    actions = env.action_spec()
+    if isinstance(error, IndexError) and any(0 in leaf.shape for leaf in tf.nest.flatten(actions)):
+        return f"The action has a part without numbers, got {actions}: have the environment leave it out."
     if not tf.nest.is_nested(spec):
         return None
     parts = list(spec) if isinstance(spec, Mapping) else list(range(len(spec)))

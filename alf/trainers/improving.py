@@ -323,7 +323,7 @@ class Improver(abc.ABC):
 
     def _iterate(self) -> bool:
         """Collects and learns once; returns whether it came to its end before a signal."""
-        if self._signals.requested:
+        if self._signals.heard():
             return False
         self._begin()
         time_step, policy_state = self._position

@@ -33,10 +33,26 @@ class StopSignals:
         self._requested: str | None = None
         self._interruptible = False
         self._previous: dict[int, Any] = {}
+        self._taken_back: set[int] = set()
 
     @property
     def requested(self) -> str | None:
         """Name of the signal that asked to stop; None so far."""
+        return self._requested
+
+    def heard(self) -> str | None:
+        """`requested`, after a look whether the signals still come here: an environment may have taken them over."""
+        for number in self._previous:
+            if signal.getsignal(number) == self._handle:
+                continue
+            signal.signal(number, self._handle)
+            if number not in self._taken_back:
+                self._taken_back.add(number)
+                logging.warning(
+                    "Something that training calls, probably an environment, has set a handler for %s, which is taken back, so "
+                    "that the signal saves and ends the run: have it leave signals alone.",
+                    signal.Signals(number).name,
+                )
         return self._requested
 
     @contextlib.contextmanager

@@ -41,9 +41,14 @@ def check_name(path: str, what: str) -> None:
         )
 
 
+def absolute(path: str) -> str:
+    """A path that stays the same whatever the working directory becomes; `~` is the home folder."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def full_path(path: str, what: str) -> str:
-    """A path that stays the same whatever the working directory becomes; `~` is the home folder. Raises as `check_name`."""
-    found = os.path.abspath(os.path.expanduser(path))
+    """As `absolute`; raises as `check_name`."""
+    found = absolute(path)
     check_name(found, what)
     return found
 

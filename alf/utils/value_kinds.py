@@ -91,10 +91,16 @@ def _of_what(hint: Any) -> str:
         return ""
     if typing.get_origin(hint) is tuple and args[-1] is typing.get_args(hint)[-1]:
         return f" of {len(args)}: {', '.join(expected(arg) for arg in args)}"
-    if typing.get_origin(args[0]) is collections.abc.Callable:
-        return " of functions or classes (@name)"
-    plural = {int: " of whole numbers", float: " of numbers", str: " of texts"}
-    return plural.get(args[0], "")
+    union = typing.get_origin(args[0]) in (typing.Union, types.UnionType)
+    kinds = [_plural(kind) for kind in (typing.get_args(args[0]) if union else args[:1])]
+    return f" of {' or '.join(kinds)}" if all(kinds) else ""
+
+
+def _plural(hint: Any) -> str:
+    """Several of a kind, in words, "" where there are none for it."""
+    if typing.get_origin(hint) is collections.abc.Callable:
+        return "functions or classes (@name)"
+    return {int: "whole numbers", float: "numbers", str: "texts"}.get(hint, "")
 
 
 class _Names(dict[str, Any]):

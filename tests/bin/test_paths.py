@@ -1,4 +1,4 @@
-"""Where commands read and write: other working directories, and locales that have ASCII only."""
+"""Names of paths, and what is printed, in locales that have ASCII only; output that nobody reads to its end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 
-import gymnasium
 import pytest
 
-from alf.bin import evaluate, export, record
+from alf.bin import evaluate
 from tests.bin.running import ROOT, copy_run, run_here
 
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
@@ -46,28 +45,6 @@ def test_what_a_terminal_cannot_show_is_spelled_out():
     code = "from alf.bin import command_line; command_line.start(lambda argv: print('1 \\xb5s, \\u2013, \\udce4'))"
     ended = run_in(ASCII, "-c", code)
     assert ended.stdout == b"1 \\xb5s, \\u2013, \xe4\n", ended.stderr.decode()
-
-
-def goes_elsewhere() -> gymnasium.Env:
-    os.chdir(os.sep)
-    return gymnasium.make("CartPole-v1")
-
-
-@pytest.mark.parametrize(
-    ("command", "flags", "written"),
-    [
-        (evaluate, ["--num_episodes=1", "--output=result.json"], "result.json"),
-        (record, ["--num_episodes=1", "--output=episodes.npz"], "episodes.npz"),
-        (export, ["--export_dir=models"], "models"),
-    ],
-    ids=["evaluate", "record", "export"],
-)
-def test_an_environment_that_changes_the_working_directory(command, flags, written, trained, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    root_dir = os.path.relpath(trained, tmp_path)
-    environment = f"--gin_param=create_environment.env_name='{__name__}:goes_elsewhere'"
-    assert run_here(command.main, f"--root_dir={root_dir}", environment, *flags) == 0
-    assert (tmp_path / written).exists()
 
 
 def test_a_checkpoint_whose_path_is_a_pattern_is_not_called_damaged(trained, tmp_path, logged):

@@ -6,6 +6,8 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -346,3 +348,19 @@ def test_a_killed_run_leaves_no_worker_process(tmp_path):
     psutil.wait_procs(workers, timeout=5)
     left = [w for w in workers if w.is_running() and w.status() != psutil.STATUS_ZOMBIE]
     assert not left
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(3.0, True), (0.1, False)])
+def test_threads_that_hold_a_process_up_are_named(seconds, told):
+    """Python ends when all threads have; an environment's may never."""
+    script = (
+        "import threading; from alf.bin import command_line\n"
+        "command_line._SECONDS_TO_END = 1.0\n"
+        f"threading.Thread(target=threading.Event().wait, args=({seconds},), name='viewer').start()\n"
+        "threading.Thread(target=threading.Event().wait, name='harmless', daemon=True).start()\n"
+        "command_line.start(lambda argv: 3)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 3, ended.stderr
+    line = "its process waits for threads that still run, of an environment perhaps: viewer. Have its close()"
+    assert (line in ended.stderr) == told

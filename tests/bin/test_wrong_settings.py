@@ -29,7 +29,7 @@ SETTINGS = [
     ("Agent.gradient_clipping='x'", "Agent.gradient_clipping='x' must be a number or None."),
     ("ActorCriticLoss.gamma=(1, 2)", "ActorCriticLoss.gamma=(1, 2) must be a number."),
     ("AsyncOffPolicyDriver.mode='no'", "mode='no' is not one of async, lockstep, sync (in AsyncOffPolicyDriver)."),
-    ("StatsReporter.formats=3", "StatsReporter.formats=3 must be a list of texts."),
+    ("StatsReporter.formats=3", "StatsReporter.formats=3 must be a list of texts or functions or classes (@name)."),
     ("EpisodeVideo.every=-1", "EpisodeVideo.every=-1 must be at least 0."),
     ("TrainerConfig.stop_conditions=[@Plateau]", "must be a list of conditions, such as [@alf.TimeLimit()]."),
     ("TrainerConfig.stop_conditions=[@x/Plateau]", "must be a list of conditions, such as [@alf.TimeLimit()]."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,41 @@ def test_processes_are_told_of_too(first: Any, after: Any, message: str) -> None
         _play(env)
     assert message in str(told.value)
     env.close()
+
+
+class ScriptedPicture(Scripted):
+    observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)
+
+
+@pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
+@pytest.mark.parametrize(
+    ("wrong", "holds"),
+    [(np.array([1.0, 0.5]), "float64 holds 0.5"), (np.array([255, -1]), "int64 holds -1"), ([0, 300], "300")],
+)
+def test_numbers_that_a_cast_would_change_are_told(vectorization: str, wrong: Any, holds: str) -> None:
+    """Pictures from 0 to 1 in a space of uint8 would all be black, and what is below 0 would be bright."""
+    rows = 1 if vectorization == "single" else 2
+
+    def played(first: Any, after: Any) -> Any:
+        make = lambda: ScriptedPicture((first, {}), (after, *STEP[1:]))  # noqa: E731
+        env = create_environment(make, num_parallel_environments=rows, vectorization=vectorization)
+        try:
+            env.reset()
+            return env.step(np.zeros(rows, np.int64)).observation
+        finally:
+            env.close()
+
+    for as_given in (np.array([3.0, 255.0]), [3, 255], np.array([3, 255], np.int64)):
+        seen = played(as_given, as_given)
+        assert (seen.dtype, seen.tolist()) == (np.uint8, [[3, 255]] * rows)
+    sound = np.zeros(2, np.uint8)
+    for first, after in ((wrong, sound), (sound, wrong)):
+        with warnings.catch_warnings(), pytest.raises(BrokenEnvironmentError) as told:
+            warnings.simplefilter("ignore")  # Gymnasium's, of workers
+            played(first, after)
+        assert f"{holds}, which the uint8 of its space, Box(0, 255, (2,), uint8), cannot be: give the space" in str(
+            told.value
+        )
 
 
 def test_an_observation_without_a_part_is_told() -> None:

@@ -362,6 +362,24 @@ def test_an_envpool_by_callable_goes_by_the_seed_where_it_takes_one(logged: list
     assert "makes an EnvPool and takes no seed" in logged[0]
 
 
+@pytest.mark.parametrize("wrap", [gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward])
+@pytest.mark.parametrize("kind", ["single", "sync", "async", "vector"])
+def test_averages_that_stay_with_the_environment_are_warned_of(kind: str, wrap: Any, logged: list[str]) -> None:
+    def limited() -> gymnasium.Env:
+        return gymnasium.wrappers.TimeLimit(wrap(ToyEnv()), 5)
+
+    def vector(num_envs: int) -> Any:
+        return getattr(gymnasium.wrappers.vector, wrap.__name__)(SyncVectorEnv([ToyEnv] * num_envs))
+
+    rows, vectorization = (1 if kind == "single" else 2), (None if kind == "vector" else kind)
+    make: Any = vector if kind == "vector" else limited
+    env = create_environment(make, num_parallel_environments=rows, vectorization=vectorization)
+    env.close()
+    told = [line for line in logged if "bind Agent.observation_normalizer = @ObservationNormalizer()" in line]
+    # Rewards are scaled for learning alone, which is over when it matters.
+    assert len(told) == (wrap is gymnasium.wrappers.NormalizeObservation)
+
+
 def test_an_envpool_by_callable() -> None:
     envpool = pytest.importorskip("envpool")
     env = create_environment(

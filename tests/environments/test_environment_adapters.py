@@ -240,6 +240,7 @@ def test_success_is_read_in_every_form_of_one_number(vectorization: str, told: C
     env.close()
 
 
+@pytest.mark.filterwarnings("error:Conversion of an array with ndim > 0:DeprecationWarning")
 @pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
 @pytest.mark.parametrize("axes", [1, 2])
 def test_rewards_and_flags_may_have_axes_of_one(vectorization: str, axes: int) -> None:

@@ -87,6 +87,17 @@ def test_actions_of_a_spec_lie_in_its_space(space: gymnasium.Space, seed: int) -
         assert space.contains(alf_spaces.action_converter(space, single=True)(action)), (space, action)
 
 
+@pytest.mark.parametrize("value", [2.5, -1, 300, np.nan, np.inf])
+@pytest.mark.parametrize("single", [True, False])
+def test_no_number_of_an_observation_is_cut_to_a_whole_one(value: float, single: bool) -> None:
+    space = spaces.Tuple((spaces.Discrete(9), spaces.Box(0, 255, (2,), np.uint8), spaces.Box(0.0, 9.0, (), np.float32)))
+    convert = alf_spaces.observation_converter(space, single=single)
+    with pytest.raises(ValueError, match=r"which the uint8 of its space, Box.*, cannot be: give the space the dtype"):
+        convert((3, np.array([0, value]), 2.5))
+    rows = convert((3.0, [7, 255], 2.5))
+    assert [np.ravel(part).tolist() for part in rows] == [[3], [7, 255], [2.5]]
+
+
 def test_known_specs() -> None:
     discrete = alf_spaces.observation_spec(spaces.Discrete(3, start=5))
     assert (discrete.shape, discrete.dtype, discrete.minimum, discrete.maximum) == ((), np.int64, 5, 7)

@@ -108,6 +108,12 @@ def test_an_algorithm_has_the_settings_of_its_run(setting: str, kept: str) -> No
         assert getattr(_built(spaces.Discrete(2), _values, **{setting: value}), kept) is value
 
 
+def _judged(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+    actor = TfAgentsActorNetwork(observation_spec, action_spec)
+    critic = CriticNetwork((observation_spec, action_spec))
+    return DdpgAlgorithm(observation_spec, action_spec, actor, critic)
+
+
 def test_actions_that_a_network_does_not_take_are_told() -> None:
     def values(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
         return QNetwork(observation_spec, action_spec)
@@ -124,6 +130,16 @@ def test_actions_that_a_network_does_not_take_are_told() -> None:
         _built(spaces.Dict({"x": _VECTOR, "y": _VECTOR}), one_part)
     with pytest.raises(ValueError, match=r"takes one discrete choice at a time, got .*: use PPO"):
         _built(spaces.MultiDiscrete([3, 3]), values)
+    for nested in (
+        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(3)}),
+        spaces.Tuple((spaces.Discrete(2), _VECTOR)),
+    ):
+        with pytest.raises(ValueError, match=r"takes one discrete choice at a time, got .*: use PPO"):
+            _built(nested, values)
+    with pytest.raises(
+        ValueError, match=r"action has a part without numbers, got .*: have the environment leave it out"
+    ):
+        _built(_NOTHING, _judged)
     with pytest.raises(ValueError, match=r"(?s)takes actions of one axis .*: bind its state_dependent_std = False"):
         _built(spaces.Box(-1.0, 1.0, (2, 3)), deviations)
 

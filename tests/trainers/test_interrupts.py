@@ -53,6 +53,30 @@ def test_handlers_are_put_back_after_an_exception():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize("taken", [signal.SIG_IGN, lambda number, frame: None])
+def test_what_an_environment_has_taken_over_is_taken_back(small_config, monkeypatch, logged, taken):
+    """Simulators that start at the first reset set handlers then; where they are rebuilt, once more."""
+    step = SyncOffPolicyTrainer._after_iteration
+
+    def interrupted(trainer):
+        step(trainer)
+        if trainer.counters.iterations == 1:
+            signal.signal(signal.SIGTERM, taken)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(SyncOffPolicyTrainer, "_after_iteration", interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=9).create_trainer()
+    trainer.train()
+    assert trainer.counters.iterations == 2
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert any(
+        "has set a handler for SIGTERM, which is taken back" in line and "leave signals alone" in line
+        for line in logged
+    )
+
+
 def test_outside_the_main_thread_nothing_is_installed():
     before, seen = signal.getsignal(signal.SIGINT), []
 

@@ -33,6 +33,13 @@ Alias = float | Callable[[int], float]
         (Sequence[int], [[], [1, 2], (1,)], [3, "12", [1, "x"], None], "a list of whole numbers"),
         (Sequence[str] | None, [["a"], None], ["a", [1]], "a list of texts or None"),
         (Sequence[Callable[[int], int]], [[], [len]], [len, ["len"]], "a list of functions or classes (@name)"),
+        (
+            Sequence[str | Callable[[int], int]],
+            [["a", len]],
+            [len, [3]],
+            "a list of texts or functions or classes (@name)",
+        ),
+        (Sequence[str | bytes], [["a"]], [3], "a list"),
         (tuple[float, float], [(1, 2.5), [0, 1]], [(1,), (1, 2, 3), (1, "x")], "a list of 2: a number, a number"),
         (tuple[int, ...], [(), (1, 2)], [(1, 0.5), 1], "a list of whole numbers"),
         (collections.abc.Sequence, [[1, "x"]], [1], "a list"),
