@@ -193,6 +193,7 @@ class DqnAlgorithm(CriticAlgorithm):
             return now, None
         if self.n_step > 1:
             return now, run(rows.following(recorded))
+        # Each trained row but the first is looked at by the one before it: the last row alone is missing.
         last = tf.nest.map_structure(lambda x: x[-1], recorded)
         return now, tf.concat([now[tf.shape(last[1])[0] :], run(last)], 0)
 

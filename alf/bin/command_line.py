@@ -127,7 +127,8 @@ def run(body: Callable[[], int | None]) -> int:
     with _noting_interrupts() as interrupts:
         try:
             code = body() or 0
-            sys.stdout.flush()
+            if sys.stdout is not None:  # It is where standard output was closed.
+                sys.stdout.flush()
             return code
         except (KeyboardInterrupt, Exception) as e:
             if isinstance(e, BrokenPipeError) and _nobody_reads():

@@ -9,7 +9,6 @@ into --root_dir unless --output says so. Exit code 2: the command line, the conf
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -92,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
         if not output_flag.OUTPUT.value:
             raise command_line.UsageError("--output is missing: give the file to write, e.g. --output=episodes.npz.")
         command_line.has_suffix(output_flag.OUTPUT, ".npz")
-        path = os.path.abspath(output_flag.OUTPUT.value)
+        path = output_flag.OUTPUT.value
         command_line.check_directory(root_dir)
         command_line.set_up()
         command_line.parse_gin(root_dir)

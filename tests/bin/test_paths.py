@@ -64,3 +64,10 @@ def test_nobody_reads_to_the_end(size, unbuffered):
         p.stdout.close()
         assert p.stderr.read() == b""
     assert p.returncode == 141
+
+
+def test_a_command_without_standard_output():
+    code = "from alf.bin import command_line as c; c.start(lambda argv: c.run(lambda: print('x')))"
+    closing = f"import os; os.close(1); os.execv({sys.executable!r}, [{sys.executable!r}, '-c', {code!r}])"
+    ended = subprocess.run([sys.executable, "-c", closing], cwd=ROOT, stderr=subprocess.PIPE, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, b"")
