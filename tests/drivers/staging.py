@@ -177,14 +177,16 @@ class Stage:
 
     def _direct(self, find_driver: Callable[[], Any]) -> None:
         deadline, steady = time.monotonic() + _PATIENCE_SECS, 0
-        while steady < 5 and not self.released.is_set() and time.monotonic() < deadline:
+        # A stop is for good, and waits for those that hang no longer than STOP_SECS; other states may pass.
+        enough = 1 if self.moment == STOP else 5
+        while steady < enough and not self.released.is_set() and time.monotonic() < deadline:
             driver = find_driver()
             self._driver = driver
             steady = steady + 1 if driver is not None and self._ready(driver) else 0
             time.sleep(0.01)
             if self.moment == STOP and self.part == TRAIN and self._learner == "training" and self._trained == 2:
                 self._stop_beside(driver)
-        if steady < 5:
+        if steady < enough:
             return
         if self.part in SIGNALS:
             self._happen()
