@@ -124,6 +124,8 @@ TASKS: dict[str, Task] = {
         title="Pendulum-v1, TD3",
         steps=20_000,
         example="td3_pendulum",
+        # After a heat-up of 1,000 steps, whose like the peer counts too.
+        params=("TrainerConfig.num_env_steps=19000",),
         peer={"algorithm": "TD3", "environment": "Pendulum-v1", **_TUNED_CRITIC},
     ),
     "pendulum_ddpg": Task(

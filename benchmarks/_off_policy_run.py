@@ -6,11 +6,13 @@ python -m benchmarks._off_policy_run --example sac_pendulum --steps 10000 --para
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 import time
 from typing import Any
 
+from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.making import make_trainer
 import gin
 
@@ -38,11 +40,12 @@ class Watch:
 
 
 def run(example: str, params: list[str], steps: int, over: int) -> dict[str, Any]:
-    """Trains `example` for `steps` environment steps; the return is the mean of the last `over` episodes."""
-    limits = ["TrainerConfig.num_iterations=0", f"TrainerConfig.num_env_steps={steps}"]
-    bindings = [*limits, f"alf.AverageReturnMetric.buffer_size={over}", *params]
+    """Trains `example` for `steps` environment steps in all; the return is the mean of the last `over` episodes."""
+    bindings = [f"alf.AverageReturnMetric.buffer_size={over}", *params]
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(example, folder, bindings)
+        left = EnvironmentSteps(steps - trainer.schedule.heatup_steps.value)
+        trainer.set_schedule_params(dataclasses.replace(trainer.schedule, improve_steps=left))
         trainer.initialize()
         watch = Watch(gin.query_parameter("TrainerConfig.num_updates_per_train_step"))
         trainer.algorithm.add_after_train_hook(watch)

@@ -12,7 +12,7 @@ from absl import logging
 
 from alf.trainers.behavior_targets import numbers_of
 from alf.trainers.config_types import checked
-from alf.trainers.schedule import Schedule
+from alf.trainers.schedule import Schedule, schedule_of
 from alf.utils.gin_utils import nearest
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class TrainerConfig:
           num_envs: N, environment threads of the asynchronous driver, each with a batched environment of
             `create_environment.num_parallel_environments`.
           strict: make bindings that the first iteration has not used an error instead of a warning.
-          schedule: heat-up, training and evaluations in units of one's choice; takes the place of `num_iterations`,
-            `num_env_steps`, `evaluate`, `eval_interval` and `num_eval_episodes`, which have no effect then.
+          schedule: heat-up, training and evaluations in units of one's choice. What it gives takes the place of
+            `num_iterations` and `num_env_steps`, or of `evaluate`, `eval_interval` and `num_eval_episodes`.
           stop_conditions: such as `@SuccessRate()`, `@MeanReturn()`, `@Plateau()`, `@alf.TimeLimit()`; training ends when one
             of them holds. All but the last one judge by evaluations.
           reward_success_threshold: an evaluation episode with at least this return, as the environment gives rewards, is
@@ -237,10 +237,6 @@ class TrainerConfig:
         if values["reward_success_threshold"] is not None:
             numbers_of("TrainerConfig.reward_success_threshold", values["reward_success_threshold"])
         self._check_schedule(values)
-        if values["schedule"] is None and not values["num_iterations"] and not values["num_env_steps"]:
-            raise ValueError(
-                "TrainerConfig: num_iterations and num_env_steps are both 0, so training would never end; set one."
-            )
         if values["exact_resume"] and values["random_seed"] is None:
             raise ValueError(
                 "TrainerConfig.exact_resume needs random_seed, of which a resumed run makes the same numbers."
@@ -283,17 +279,18 @@ class TrainerConfig:
         schedule, conditions = values["schedule"], values["stop_conditions"]
         if not isinstance(schedule, Schedule | None):
             raise ValueError(f"TrainerConfig.schedule={schedule!r} must be a schedule: write @Schedule().")
-        if schedule is not None and not schedule.improve_steps and not conditions:
-            raise ValueError(
-                "TrainerConfig.schedule has no improve_steps, so training would never end; set them, or stop_conditions."
-            )
         if not isinstance(conditions, Sequence) or not all(map(_is_condition, conditions)):
             raise ValueError(
                 f"TrainerConfig.stop_conditions={conditions!r} must be a list of conditions, such as [@alf.TimeLimit()]."
             )
-        evaluates = values["evaluate"] if schedule is None else schedule.period is not None
+        completed = schedule_of(self)
+        if not completed.improve_steps and not conditions:
+            raise ValueError(
+                "TrainerConfig: num_iterations and num_env_steps are both 0, so training would never end; set one, "
+                "Schedule.improve_steps or stop_conditions."
+            )
         for name in ("evaluate_beside", "evaluation_worker"):
-            if values[name] and not evaluates:
+            if values[name] and completed.period is None:
                 raise ValueError(
                     f"TrainerConfig.{name}=True has nothing to evaluate: set evaluate=True, or a schedule with "
                     "steps_between_evaluation_periods."

@@ -158,7 +158,7 @@ class Improver(abc.ABC):
     @property
     def schedule(self) -> Schedule:
         """The schedule in force: the one set last, else that of the configuration."""
-        return schedule_of(self._config) if self._schedule is None else self._schedule
+        return schedule_of(self._config, self._schedule)
 
     def set_schedule_params(self, schedule: Schedule) -> None:
         """Puts another schedule in force, also while `improve` is going on; an "additional" one counts from now."""
@@ -431,7 +431,7 @@ class Improver(abc.ABC):
 
     def _limit(self, target: Count) -> str:
         """Which limit `target` is, in the words of the configuration."""
-        if self._schedule is not None or self._config.schedule is not None:
+        if (self._schedule or self._config.schedule or Schedule()).improve_steps:
             return f"improve_steps: {target} are reached"
         name = "num_iterations" if isinstance(target, TrainingSteps) else "num_env_steps"
         return f"{name}={target.value} is reached"

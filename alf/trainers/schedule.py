@@ -30,11 +30,11 @@ class Schedule:
     Attributes:
       heatup_steps: env_steps or episodes to collect before anything is learned; 0 for none. Only as much as is still
         missing in a resumed run.
-      steps_between_evaluation_periods: an evaluation is due when the total of training passes a multiple of this; None
-        or 0 for never.
+      steps_between_evaluation_periods: an evaluation is due when the total of training passes a multiple of this; 0 for
+        never, None for `TrainerConfig.eval_interval` with `TrainerConfig.evaluate`, and never without.
       evaluation_steps: env_steps or episodes of an evaluation, of whole episodes.
-      improve_steps: training ends when it has come to this, or, of several counts, to the first one; None for never,
-        which needs a stop condition.
+      improve_steps: training ends when it has come to this, or, of several counts, to the first one; None for
+        `TrainerConfig.num_iterations` and `num_env_steps`.
       improve_is: "total": improve_steps count from the start of the run, resumed runs included; "additional": from the
         moment that `improve` is called.
       heatup_using_network_decisions: warm up by the policy instead of at random.
@@ -109,16 +109,23 @@ class Schedule:
         return " or ".join(f"{_number(limit)}{more} {_NAMES[type(limit)]}" for limit in self.improve_steps)
 
 
-def schedule_of(config: TrainerConfig) -> Schedule:
-    """The schedule of a configuration, or what its limits and evaluation settings amount to."""
-    if config.schedule is not None:
-        return config.schedule
-    limits = (TrainingSteps(config.num_iterations), EnvironmentSteps(config.num_env_steps))
-    return Schedule(
-        steps_between_evaluation_periods=TrainingSteps(config.eval_interval) if config.evaluate else None,
-        evaluation_steps=EnvironmentEpisodes(config.num_eval_episodes if config.evaluate else 0),
-        improve_steps=[limit for limit in limits if limit.value],
-    )
+def schedule_of(config: TrainerConfig, own: Schedule | None = None) -> Schedule:
+    """What is collected, learned and evaluated: a schedule, and by the other settings of `config` what it leaves open.
+
+    Args:
+      config: whose schedule, if it has one, `own` takes the place of.
+      own: of a live run.
+    """
+    own = config.schedule if own is None else own
+    open_parts: dict[str, Any] = {}
+    if own is None or not own.improve_steps:
+        limits = (TrainingSteps(config.num_iterations), EnvironmentSteps(config.num_env_steps))
+        open_parts["improve_steps"] = [limit for limit in limits if limit.value]
+    if config.evaluate and (own is None or own.steps_between_evaluation_periods is None):
+        open_parts["steps_between_evaluation_periods"] = TrainingSteps(config.eval_interval)
+        if own is None or not own.evaluation_steps.value:
+            open_parts["evaluation_steps"] = EnvironmentEpisodes(config.num_eval_episodes)
+    return dataclasses.replace(own or Schedule(), **open_parts)
 
 
 _NAMES: dict[type[Count], str] = {

@@ -34,7 +34,7 @@ SETTINGS = [
     ("TrainerConfig.stop_conditions=[@Plateau]", "must be a list of conditions, such as [@alf.TimeLimit()]."),
     ("TrainerConfig.stop_conditions=[@x/Plateau]", "must be a list of conditions, such as [@alf.TimeLimit()]."),
     (
-        "TrainerConfig.schedule=@Schedule()\nTrainerConfig.stop_conditions=[@MeanReturn()]\nMeanReturn.target=1",
+        "TrainerConfig.num_iterations=0\nTrainerConfig.stop_conditions=[@MeanReturn()]\nMeanReturn.target=1",
         "MeanReturn.target judges by evaluations, and this run makes none of its own, so it would never end: set",
     ),
     (

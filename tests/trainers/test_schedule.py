@@ -86,14 +86,37 @@ def test_what_a_configuration_without_a_schedule_amounts_to():
 def test_a_configuration_with_a_schedule():
     schedule = Schedule(improve_steps="10 seconds")
     config = TrainerConfig("root", num_iterations=0, schedule=schedule)
-    assert schedule_of(config) is schedule
-    with pytest.raises(ValueError, match="schedule has no improve_steps, so training would never end"):
-        TrainerConfig("root", schedule=Schedule())
-    assert schedule_of(TrainerConfig("root", schedule=Schedule(), stop_conditions=[lambda run: None])) == Schedule()
+    assert schedule_of(config) == schedule
+    with pytest.raises(ValueError, match=r"both 0, so training would never end; set one, Schedule\.improve_steps or"):
+        TrainerConfig("root", num_iterations=0, schedule=Schedule())
     with pytest.raises(ValueError, match="evaluate_beside=True has nothing to evaluate"):
         TrainerConfig("root", evaluate_beside=True)
     with pytest.raises(ValueError, match="must be a list of conditions"):
         TrainerConfig("root", stop_conditions=lambda run: None)
+
+
+def test_what_a_schedule_leaves_open_is_as_without_one():
+    limits = {"num_iterations": 7, "num_env_steps": 90}
+    evaluations = {"evaluate": True, "eval_interval": 3, "num_eval_episodes": 5}
+    heatup = Schedule("100 env_steps")
+    config = TrainerConfig("root", schedule=heatup, **limits)
+    assert schedule_of(config) == Schedule("100 env_steps", improve_steps=["7 training_steps", "90 env_steps"])
+    config = TrainerConfig("root", schedule=heatup, evaluate_beside=True, **limits, **evaluations)
+    assert schedule_of(config) == Schedule(
+        "100 env_steps", "3 training_steps", "5 episodes", ["7 training_steps", "90 env_steps"]
+    )
+    longer = Schedule(evaluation_steps="9 episodes", improve_steps="1 seconds")
+    config = TrainerConfig("root", schedule=longer, **limits, **evaluations)
+    assert schedule_of(config) == Schedule("0 env_steps", "3 training_steps", "9 episodes", "1 seconds")
+    never = Schedule(steps_between_evaluation_periods="0 env_steps", improve_steps="1 seconds")
+    assert schedule_of(TrainerConfig("root", schedule=never, **limits, **evaluations)) == never
+    assert schedule_of(config, Schedule("8 env_steps")).improve_steps == (TrainingSteps(7), EnvironmentSteps(90))
+
+
+def test_a_stop_condition_alone_ends_a_run():
+    for schedule in (None, Schedule()):
+        config = TrainerConfig("root", num_iterations=0, schedule=schedule, stop_conditions=[lambda run: None])
+        assert schedule_of(config) == Schedule()
 
 
 def test_bound_in_gin():
