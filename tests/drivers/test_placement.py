@@ -16,6 +16,7 @@ from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.agent import Agent
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
@@ -25,10 +26,12 @@ from alf.drivers.unroll import Unroller
 from alf.environments import create_environment
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
-from alf.utils import common
+from alf.utils import common, rng
+from alf.utils.action_masks import split_mask
 from alf.utils.common import image_scale_transformer
 from alf.utils.devices import HOST
 from tests.algorithms import networks
+from tests.algorithms.off_policy import DISCRETE, make
 from tests.replay.streams import SPEC
 
 # What stands for an argument or a result.
@@ -134,12 +137,18 @@ def _takes(kernel: Any, node: Any) -> bool:
     def types(name: str) -> set[int]:
         return set(node.attr[name].list.type) or {node.attr[name].type}
 
-    return all(types(c.name) <= set(c.allowed_values.list.type) for c in kernel.constraint)
+    # Those that are not of types are of what to do with indices that are out of bounds.
+    return all(
+        types(c.name) <= set(c.allowed_values.list.type) for c in kernel.constraint if c.allowed_values.list.type
+    )
 
 
+_GPUS = any(k.device_type == "GPU" for k in kernels.get_registered_kernels_for_op("MatMul").kernel)
+_of_gpus = pytest.mark.skipif(not _GPUS, reason="this TensorFlow is built without GPUs")
+
+
+@_of_gpus
 def test_of_learning_from_minibatches_of_pictures(monkeypatch):
-    if not any(k.device_type == "GPU" for k in kernels.get_registered_kernels_for_op("MatMul").kernel):
-        pytest.skip("this TensorFlow is built without GPUs")
     monkeypatch.setattr(common, "has_gpu", lambda: True)
     action = tensor_spec.BoundedTensorSpec([], tf.int32, 0, 2)
     encoder = EncodingNetwork(
@@ -166,3 +175,27 @@ def test_of_learning_from_minibatches_of_pictures(monkeypatch):
     (traced,) = function._concrete.values()
     # Once in each epoch, of the numbers of the sequences.
     assert set(_without_a_way_on_gpus(traced.graph)) == {"StatelessShuffle"}
+
+
+@_of_gpus
+@pytest.mark.parametrize("name", ["sac", "ddpg", "td3", *DISCRETE])
+def test_of_an_update_with_targets_of_three_steps(name):
+    spec: Any = tensor_spec.BoundedTensorSpec([2], tf.float32, -1.0, 1.0)
+    observation: Any = tf.TensorSpec([3], tf.float32)
+    given: Any = {"n_step": 3} if name == "c51" else {"critic_loss": OneStepTDLoss(n_step=3)}
+    if name in DISCRETE:
+        spec = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 3)
+        observation = {"observation": tf.TensorSpec([3], tf.float32), "mask": tf.TensorSpec([4], tf.bool)}
+        given |= {"seen": observation["observation"], "observation_and_action_constraint_splitter": split_mask}
+    algorithm = make(name, observation, spec, **given)
+    algorithm.build_optimizers()
+    zeros = tf.nest.map_structure(
+        lambda s: tf.zeros([4, 5, *s.shape], s.dtype), algorithm.experience_spec._replace(bootstrap=())
+    )
+
+    @tf.function(autograph=False)
+    def update(experience: Any) -> tf.Tensor:
+        with rng.scope(tf.constant([1, 2])):
+            return algorithm._update(experience, True, 1.0)[0]
+
+    assert set(_without_a_way_on_gpus(update.get_concrete_function(zeros).graph)) == set()
