@@ -114,7 +114,7 @@ class PrioritizedReplay(UniformReplay):
         if isinstance(priority, tuple):
             raise ValueError(
                 "exp_replayer='prioritized' needs LossInfo.priority, float32 [batch], from calc_loss, such as the absolute "
-                "temporal difference error of each sequence."
+                "temporal difference error of each sequence: for an algorithm that gives none, set it to 'uniform'."
             )
         if not tf.TensorShape(priority.shape).is_compatible_with(sample.stream.shape):
             raise ValueError(
