@@ -27,17 +27,18 @@ from alf.utils.normalizers import (
     ScalarWindowNormalizer,
     batch_moments,
 )
+from alf.utils.tracing import Traced
 from alf.utils.value_ops import reverse_scan
 
 _OF_SCALARS = (ScalarAdaptiveNormalizer, ScalarEMNormalizer, ScalarWindowNormalizer)
 
 
 @dataclasses.dataclass
-class _Traced:
+class _Functions:
     """Functions, kept from TensorFlow's tracking."""
 
-    observe: Any
-    publish: Any
+    observe: Traced
+    publish: Traced
 
 
 class LearnerStatistics(tf.Module, abc.ABC):
@@ -53,9 +54,7 @@ class LearnerStatistics(tf.Module, abc.ABC):
         self._tensor_spec = tensor_spec
         self._normalizer = normalizer_cls(tensor_spec)
         self._pending = RunningMoments(tensor_spec)
-        self._traced = _Traced(
-            observe=tf.function(self._observe, autograph=False), publish=tf.function(self._publish, autograph=False)
-        )
+        self._traced = _Functions(Traced(self._observe), Traced(self._publish))
 
     def observe(self, exp: Experience) -> None:
         """Takes in what the learner got, [Q, T, B, ...] or [B, ...]; it has no effect yet."""

@@ -27,6 +27,8 @@ from alf.utils.action_masks import ActionMasks
 from alf.utils.common import add_outer_dims, is_stateless, zeros_from_spec
 
 _BUILD_BATCH = 2
+# What is said where a class is used as a network: of its method, called with a spec or without, and of its property.
+_OF_CLASSES = ("_network_output_spec", "<property object", "create_variables() missing")
 
 
 def trajectories_of(exp: Experience, length: int) -> tuple[Trajectory, tf.Tensor]:
@@ -157,11 +159,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         if self._squeezes:
             spec = BoundedTensorSpec([], spec.dtype, spec.minimum.min(), spec.maximum.max(), spec.name)
         seen = self.transform_timestep(zeros_from_spec(self.time_step_spec, _BUILD_BATCH)).observation
-        self._agent = agent_ctor(
-            time_step_spec=ts.time_step_spec(nest_utils.extract_spec(seen)),
-            action_spec=spec,
-            train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step"),
-        )
+        self._agent = self._made(agent_ctor, ts.time_step_spec(nest_utils.extract_spec(seen)), spec)
         self._rows = self._rows_needed()
         self._agent.initialize()
         policy = self._agent.policy
@@ -179,6 +177,19 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
             for schedule in self._schedules.by_name.values():
                 schedule.claim(name)
         self._traced = _Traced()
+
+    def _made(self, agent_ctor: Callable[..., tf_agent.TFAgent], time_step_spec: ts.TimeStep, action_spec: Nest) -> Any:
+        counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
+        try:
+            return agent_ctor(time_step_spec=time_step_spec, action_spec=action_spec, train_step_counter=counter)
+        except (AttributeError, TypeError, ValueError) as error:
+            if not any(words in str(error) for words in _OF_CLASSES):
+                raise
+            kind = getattr(agent_ctor, "__name__", agent_ctor)
+            raise ValueError(
+                f"{self.name}: {kind} is given a class in the place of a network: write it with parentheses in gin, such as "
+                "@QNetwork()."
+            ) from error
 
     def _rows_needed(self) -> int:
         agent = self._agent

@@ -59,7 +59,8 @@ def host_call(
                 others.append(value)
         return [row.view(np.uint8), *others]
 
-    given = tf.numpy_function(call, inputs, [tf.uint8, *(specs[i].dtype for i in alone)])
+    # Called eagerly, it gives a single array without a list.
+    given = tf.nest.flatten(tf.numpy_function(call, inputs, [tf.uint8, *(specs[i].dtype for i in alone)]))
     given[0].set_shape([record.itemsize])
     tensors = dict(zip(alone, given[1:], strict=True))
     for i in alone:

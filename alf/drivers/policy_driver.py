@@ -24,6 +24,7 @@ from alf.utils import rng
 from alf.utils.common import add_outer_dims, check_range, reset_state_at_first, zeros_from_spec
 from alf.utils.devices import for_host, has_gpu
 from alf.utils.reading import reading
+from alf.utils.tracing import Traced
 
 PREDICT = 2
 
@@ -76,8 +77,8 @@ class PolicyDriver(Driver):
         self._predicts = mode == PREDICT
         self._rng = np.random.default_rng(random_seed)
         self._executor = executor_for(algorithm.variables)
-        self._act = tf.function(for_host(self._act_in_loop), autograph=False)
-        self._act_in_a_row = tf.function(for_host(self._unroll), autograph=False)
+        self._act: Callable[..., Any] = Traced(for_host(self._act_in_loop))
+        self._act_in_a_row: Callable[..., Any] = Traced(for_host(self._unroll))
         self._read: list[tf.Variable] | None = None
         self._store: PolicyStore | None = None
         self._weights: tuple[tf.Tensor, ...] = ()

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from alf.export.policy import ExportablePolicy, ExportError, Tensors
+from alf.utils import tracing
 from alf.utils.common import portable
 
 # Operations that call back into the Python program which made them.
@@ -125,12 +126,13 @@ class Weights:
     def __init__(self, variables: Iterable[tf.Variable]) -> None:
         self._live = list({v.ref(): v for v in variables}.values())
         self._place = {v.ref(): i for i, v in enumerate(self._live)}
-        self._read = tf.function(lambda: tuple(v.read_value() for v in self._live), autograph=False)
+        self._read = tracing.Traced(lambda: tuple(v.read_value() for v in self._live))
         self.copies: list[tf.Variable] = []
 
     def read(self) -> tuple[tf.Tensor, ...]:
         """The present values of the policy's variables; to be called by the thread that trains, between updates."""
-        return self._read()
+        values: tuple[tf.Tensor, ...] = self._read()
+        return values
 
     def copy(self, values: Sequence[tf.Tensor]) -> None:
         """Gives the copies `values`."""

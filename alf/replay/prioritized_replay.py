@@ -15,6 +15,7 @@ from alf.replay.stream_index import StreamIndex, ranges
 from alf.replay.sum_tree import SumTree
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils.devices import for_host, on_host
+from alf.utils.tracing import Traced
 
 # Setting a row takes room for its node's children.
 _ROWS_AT_ONCE = 1 << 14
@@ -113,7 +114,7 @@ class PrioritizedReplay(UniformReplay):
         if isinstance(priority, tuple):
             raise ValueError(
                 "exp_replayer='prioritized' needs LossInfo.priority, float32 [batch], from calc_loss, such as the absolute "
-                "temporal difference error of each sequence."
+                "temporal difference error of each sequence: for an algorithm that gives none, set it to 'uniform'."
             )
         if not tf.TensorShape(priority.shape).is_compatible_with(sample.stream.shape):
             raise ValueError(
@@ -188,7 +189,7 @@ class _Priorities:
         self._seen = np.zeros(num_streams, np.int64)
         self._begun = np.zeros(num_streams, np.int64)
         rows = tf.TensorSpec([None], tf.int64)
-        self._reset = tf.function(self._set_first, autograph=False, input_signature=[rows, rows])
+        self._reset = Traced(self._set_first, rows, rows)
 
     def check(self, length: int) -> None:
         """Raises ValueError where the priorities are of sequences of another length."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,9 @@ _OF_ACTIONS = {
     "Network only supports action_specs with shape": _ONE_CHOICE,
     "Network only supports action_specs with a single action": _ONE_CHOICE,
     "Event size of `scale`": (
-        "NormalProjectionNetwork takes actions of one axis where the deviation depends on what is seen, got {}: bind its "
-        "state_dependent_std = False, or flatten the actions of the environment."
+        "NormalProjectionNetwork takes actions of one axis where the deviation depends on what is seen, and "
+        "TanhNormalProjectionNetwork always, got {}: bind NormalProjectionNetwork.state_dependent_std = False, or give the "
+        "actions of the environment one axis."
     ),
 }
 # TF-Agents' words, and Keras'.
@@ -64,17 +66,12 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         raise ValueError(told)
     _tell_of_numbers(env.observation_spec())
     ctor = algorithm_ctor(config)
-    try:
+    with _in_our_words(env):
         algorithm = ctor(
             observation_spec=tensor_spec.from_spec(env.observation_spec()),
             action_spec=tensor_spec.from_spec(env.action_spec()),
             debug_summaries=config.debug_summaries,
         )
-    except (ValueError, LookupError, AttributeError) as error:
-        told = _in_our_words(error, env)
-        if told is None:
-            raise
-        raise ValueError(told) from error
     check_predict(type(algorithm).__name__, algorithm.predict)
     algorithm.use_rollout_state = config.use_rollout_state
     algorithm.burn_in_length = config.burn_in_length
@@ -82,6 +79,8 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
         summarize_grads_and_vars=config.summarize_grads_and_vars,
         summarize_action_distributions=config.summarize_action_distributions,
     )
+    with _in_our_words(env):
+        algorithm.acting_variables()  # the first to run networks that are built without being run
     return algorithm
 
 
@@ -101,8 +100,20 @@ def _tell_of_numbers(spec: Any) -> None:
         )
 
 
-def _in_our_words(error: Exception, env: BatchedEnvironment) -> str | None:
-    """What to do about an error of libraries that comes from the specs of `env`; None of another one."""
+@contextlib.contextmanager
+def _in_our_words(env: BatchedEnvironment) -> Iterator[None]:
+    """Errors of libraries that come from the specs of `env` are told with what to do."""
+    try:
+        yield
+    except (ValueError, LookupError, AttributeError) as error:
+        told = _what_to_do(error, env)
+        if told is None:
+            raise
+        raise ValueError(told) from error
+
+
+def _what_to_do(error: Exception, env: BatchedEnvironment) -> str | None:
+    """What to do about an error that comes from the specs of `env`; None of another one."""
     text, spec = str(error), env.observation_spec()
     for theirs, ours in _OF_ACTIONS.items():
         if theirs in text:
@@ -113,11 +124,14 @@ def _in_our_words(error: Exception, env: BatchedEnvironment) -> str | None:
     if not tf.nest.is_nested(spec):
         return None
     parts = list(spec) if isinstance(spec, Mapping) else list(range(len(spec)))
-    if any(words in text for words in _NOT_JOINED):
+    # Keras' Concatenate takes a list, and asks a dict for its part 0.
+    of_combiner = isinstance(error, LookupError) and "layer 'EncodingNetwork" in text
+    if of_combiner or any(words in text for words in _NOT_JOINED):
         return (
             f"The observation has the parts {parts}, which each network must join: import alf.networks.combining and bind its "
             "preprocessing_combiner = @FlattenAndConcatenate() (observation_preprocessing_combiner of a CriticNetwork; "
-            "ActorNetwork and CriticNetwork must be those of alf.networks)."
+            "ActorNetwork and CriticNetwork must be those of alf.networks; for ActorRnnNetwork and CriticRnnNetwork, which have "
+            "none, the encoding_network of an Agent joins them)."
         )
     if isinstance(error, LookupError) or any(words in text for words in _OTHER_PARTS):
         return f"The observation has the parts {parts}, and a transformer or a network is made for others: {text}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gin
+import tensorflow as tf
 from absl import logging
 
 from alf import _tf
@@ -186,7 +187,11 @@ class OffPolicyTrainer(Trainer):
         self._learn()
 
     def _learn(self) -> int:
-        return self.algorithm.train(num_updates=self._num_updates, **self._training())
+        try:
+            return self.algorithm.train(num_updates=self._num_updates, **self._training())
+        except tf.errors.InvalidArgumentError as error:
+            self._saver.check_error(error)
+            raise
 
 
 def _check_cutting(use: MemoryUse, config: TrainerConfig, grows: bool) -> None:

@@ -52,6 +52,12 @@ class OnPolicyTrainer(Trainer):
         assert isinstance(driver, OnPolicyDriver)
         return driver.run(self._config.num_steps_per_iter, time_step, policy_state)
 
+    def _learn_only(self) -> None:
+        raise ValueError(
+            f"{type(self.algorithm).__name__} takes no action, and on_policy_trainer learns from what it has just collected: set "
+            "TrainerConfig.trainer = @sync_off_policy_trainer."
+        )
+
     def _collect(self, at_random: bool) -> int:
         driver = self.driver
         assert isinstance(driver, OnPolicyDriver)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -353,6 +354,13 @@ class Saver:
         for memory in self._algorithm.memories().values():
             memory.check_learned()
 
+    def check_error(self, error: tf.errors.OpError) -> None:
+        """Raises NonFiniteError when `error`, of an update, is that of a loss which TF-Agents' agents have found not finite."""
+        found = re.search(r"\w* ?loss is inf or nan", error.message, re.IGNORECASE)
+        if found:
+            # The iteration is not counted before it has ended.
+            raise NonFiniteError(self._complaint(found[0], self._counters.iterations + 1)) from error
+
     def check_weights(self) -> None:
         """Raises NonFiniteError when a weight is not finite."""
         for whose, one in self._learners():
@@ -368,8 +376,9 @@ class Saver:
         for name, one in self._algorithm.by_name.items():
             yield f" of the behavior {name!r}", one
 
-    def _complaint(self, what: str) -> str:
+    def _complaint(self, what: str, iteration: int | None = None) -> str:
+        iteration = self._counters.iterations if iteration is None else iteration
         return (
-            f"Iteration {self._counters.iterations}: {what}. The last good checkpoint is {self.path or 'none'}. Lower the "
+            f"Iteration {iteration}: {what}. The last good checkpoint is {self.path or 'none'}. Lower the "
             "learning rate, clip gradients (gradient_clipping), or look for huge rewards and observations."
         )

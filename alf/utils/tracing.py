@@ -1,7 +1,8 @@
 """Traced functions whose calls skip TensorFlow's own look at the arguments.
 
 TensorFlow compares each tensor of a call with its spec, in Python: 1.5 ms for the twenty of a batch of experience, a
-third of the time of a step that is acted outside the graph.
+third of the time of a step that is acted outside the graph. It also counts how often each line of code is traced, in all
+of the process: a notebook that trains several times would be warned of tracing that it can do nothing about.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -370,6 +371,21 @@ def test_policy_information_is_recorded_and_given_back() -> None:
     info = tf.nest.map_structure(lambda _: tf.zeros(exp.reward.shape), spec)
     algorithm.train_from(exp._replace(rollout_info=info))
     assert int(algorithm.agent.train_step_counter) == 1
+
+
+def test_networks_that_are_classes_are_told() -> None:
+    """alf's own algorithms take what makes a network, too."""
+    adams = {"critic_optimizer": adam(1e-3), "actor_optimizer": adam(1e-3)}
+    critic = CriticNetwork((OBS, BOX), joint_fc_layer_params=(4,))
+    for agent, action, networks in (
+        (DqnAgent, CHOICE, {"q_network": QNetwork, "optimizer": adam(1e-3)}),
+        (CategoricalDqnAgent, CHOICE, {"categorical_q_network": CategoricalQNetwork, "optimizer": adam(1e-3)}),
+        (Td3Agent, BOX, {"actor_network": ActorNetwork, "critic_network": critic, **adams}),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"{agent.__name__} is given a class .*: write it with parentheses in gin"
+        ):
+            TFAgentsAlgorithm(OBS, action, functools.wraps(agent)(functools.partial(agent, **networks)))
 
 
 def test_recurrent_and_on_policy_agents_are_refused() -> None:

@@ -68,3 +68,9 @@ def test_arguments_arrive() -> None:
     )(tf.constant([1, 2]), tf.constant(0.5))
     assert given[0].numpy().tolist() == [2, 4]
     assert given[1].numpy() == 0.5
+
+
+def test_a_single_array_comes_back_in_eager_runs_too() -> None:
+    spec = tf.TensorSpec([2], tf.int32)
+    given = host_call(lambda x: [x * 2], [tf.constant([1, 2])], [spec])
+    assert given[0].numpy().tolist() == [2, 4]

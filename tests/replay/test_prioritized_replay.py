@@ -103,7 +103,7 @@ def test_another_length_is_refused() -> None:
 def test_a_loss_without_priorities_is_refused() -> None:
     replayer = make(8)
     observe(replayer, 0, 6)
-    with pytest.raises(ValueError, match=r"needs LossInfo\.priority"):
+    with pytest.raises(ValueError, match=r"needs LossInfo\.priority.*gives none, set it to 'uniform'"):
         replayer.learned(sample(replayer, 2), ())
     for wrong in (tf.ones([2, 1]), tf.ones([]), tf.ones([3])):
         with pytest.raises(ValueError, match=r"priority has shape .* but it takes one number a sequence: \(2,\)"):

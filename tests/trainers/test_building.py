@@ -8,9 +8,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium import spaces
 from tf_agents.agents.ddpg.actor_network import ActorNetwork as TfAgentsActorNetwork
+from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.networks.categorical_q_network import CategoricalQNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.networks.q_network import QNetwork
@@ -19,6 +22,7 @@ from alf.algorithms.categorical_dqn_algorithm import CategoricalDqnAlgorithm
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
+from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.environments import create_environment
 from alf.networks.actor_network import ActorNetwork
 from alf.networks.combining import FlattenAndConcatenate
@@ -140,8 +144,23 @@ def test_actions_that_a_network_does_not_take_are_told() -> None:
         ValueError, match=r"action has a part without numbers, got .*: have the environment leave it out"
     ):
         _built(_NOTHING, _judged)
-    with pytest.raises(ValueError, match=r"(?s)takes actions of one axis .*: bind its state_dependent_std = False"):
+    with pytest.raises(
+        ValueError, match=r"(?s)actions of one axis .*: bind NormalProjectionNetwork.state_dependent_std = F"
+    ):
         _built(spaces.Box(-1.0, 1.0, (2, 3)), deviations)
+
+
+def test_actions_that_a_network_does_not_take_are_told_where_it_is_run_first() -> None:
+    """A recurrent actor is not run when it is made."""
+
+    def recurrent(observation_spec: Any, action_spec: Any, **_: Any) -> Any:
+        actor = ActorDistributionRnnNetwork(
+            observation_spec, action_spec, lstm_size=(2,), continuous_projection_net=TanhNormalProjectionNetwork
+        )
+        return SacAlgorithm(observation_spec, action_spec, actor, CriticNetwork((observation_spec, action_spec)))
+
+    with pytest.raises(ValueError, match=r"(?s)TanhNormalProjectionNetwork always, got .*give the actions .* one axis"):
+        _built(spaces.Box(-1.0, 1.0, ()), recurrent)
 
 
 _VECTOR = spaces.Box(-1.0, 1.0, (2,))
@@ -173,6 +192,12 @@ def test_parts_that_a_network_does_not_join_are_told(space: spaces.Space, parts:
     with pytest.raises(ValueError, match=rf"has the parts {parts}, .* bind its preprocessing_combiner"):
         _built_for(space)
     _built_for(space, preprocessing_combiner=FlattenAndConcatenate())
+
+
+def test_a_combiner_that_takes_no_parts_is_told() -> None:
+    """Keras' own joins lists, and fails of a dict in words of its own."""
+    with pytest.raises(ValueError, match=r"\['a', 'b'\], .* bind its preprocessing_combiner = @FlattenAndConcatenate"):
+        _built_for(spaces.Dict({"a": _VECTOR, "b": _VECTOR}), preprocessing_combiner=tf.keras.layers.Concatenate())
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,6 @@ def test_an_end_that_never_comes_is_an_error(offline_config):
 def test_a_trainer_that_trains_only_on_what_it_collects_says_so(small_config):
     with (
         small_config(OnPolicyTrainer, algorithm_ctor=Imitation).create_trainer() as trainer,
-        pytest.raises(ValueError, match="OnPolicyTrainer cannot train without acting"),
+        pytest.raises(ValueError, match=r"Imitation takes no action, .*: set TrainerConfig.trainer = @sync_off_policy"),
     ):
         trainer.train_and_act(TrainingSteps(1))

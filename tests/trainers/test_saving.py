@@ -23,6 +23,7 @@ from alf.trainers.run_facts import keep_earlier
 from alf.trainers.run_index import RunIndex
 from alf.trainers.saving import MAX_FAILURES, NonFiniteError
 from alf.utils import gin_utils
+from tests.algorithms.test_tf_agents_algorithm import wrapped
 from tests.trainers.many_agents import behaviors, bind_pursuit
 from tests.trainers.small_run import make_algorithm
 
@@ -217,6 +218,14 @@ def test_what_is_not_finite_ends_the_run_and_the_last_good_checkpoint_stays(smal
     assert "NonFiniteError: Iteration 3" in index.run["why"]
     for variable in _train(small_config, num_iterations=3).algorithm.variables:
         assert np.all(np.isfinite(variable.numpy()))
+
+
+def test_a_loss_that_an_agent_of_tf_agents_refuses_ends_the_run_alike(small_config):
+    def diverges(observation_spec, action_spec, **_):
+        return wrapped("dqn", observation_spec, action_spec, gamma=np.nan)
+
+    with pytest.raises(NonFiniteError, match=r"Iteration 1: Loss is inf or nan\. The last good checkpoint is none"):
+        _train(small_config, algorithm_ctor=diverges, whole_replay_buffer_training=False, mini_batch_length=2)
 
 
 # ---- another run's weights ----

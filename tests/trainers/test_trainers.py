@@ -291,6 +291,7 @@ def test_algorithm_must_be_set(small_config):
 
 
 def test_eager_runs_for_debugging(small_config):
-    config = small_config(SyncOffPolicyTrainer, use_tf_functions=False, num_iterations=1, num_updates_per_train_step=1)
+    settings = {"num_iterations": 1, "num_updates_per_train_step": 1, "evaluate": True, "eval_interval": 1}
+    config = small_config(SyncOffPolicyTrainer, use_tf_functions=False, **settings)
     config.create_trainer().train()
     assert not tf.config.functions_run_eagerly()

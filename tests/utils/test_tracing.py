@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import collections
+import logging
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.algorithms.normalization import ObservationNormalizer
+from alf.drivers.policy_driver import PolicyDriver
+from alf.environments.suite_unittest import ValueUnittestEnv
+from alf.export.graphs import Weights
+from alf.replay.prioritized_replay import _Priorities
+from alf.replay.stream_index import StreamIndex
 from alf.utils.tracing import Concrete, Traced
+from tests.algorithms.networks import ppo
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 
@@ -65,3 +74,32 @@ def test_what_fails_inside_says_so() -> None:
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="x must be positive"):
         Concrete(checked, tf.TensorSpec([], tf.float32))(tf.constant(-1.0))
+
+
+def _play() -> None:
+    env = ValueUnittestEnv(2, 3)
+    PolicyDriver(env, ppo(env, layers=(2,))).predict(100)
+
+
+def _read_weights() -> None:
+    Weights([tf.Variable(1.0)]).read()
+
+
+def _normalize() -> None:
+    normalizer = ObservationNormalizer(tf.TensorSpec([1], tf.float32))
+    normalizer.publish()
+
+
+def _prioritize() -> None:
+    index = StreamIndex(1, 4)
+    index.append(np.array([0]), 3, np.array([True]))
+    _Priorities(1, 4).follow(index, 2)
+
+
+@pytest.mark.parametrize("use", [_play, _read_weights, _normalize, _prioritize])
+def test_many_runs_in_a_process_are_not_warned_of_tracing(use, caplog: pytest.LogCaptureFixture) -> None:
+    """TensorFlow warns from the fifth tracing of the same code on."""
+    with caplog.at_level(logging.WARNING, logger="tensorflow"):
+        for _ in range(6):
+            use()
+    assert "retracing" not in caplog.text
