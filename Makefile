@@ -27,7 +27,7 @@ help:  ## list the targets
 # $(call venv,FOLDER): a fresh virtual environment with exactly what the lock file (the first prerequisite) names.
 define venv
 	@command -v $(PYTHON) >/dev/null || { \
-		echo "alf needs Python 3.11, and '$(PYTHON)' is not on the PATH: install it, or name it with 'make PYTHON=/path/to/python3.11'."; \
+		echo "make needs Python 3.11, and '$(PYTHON)' is not on the PATH: install it, or name it with 'make PYTHON=/path/to/python3.11'; docs/first_run.md has the way for 3.12 and 3.13."; \
 		exit 1; }
 	@echo "making $(1) from $< (about a minute)"
 	@rm -rf $(1)

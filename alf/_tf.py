@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import platform
@@ -36,6 +37,14 @@ def _tensorflow_version() -> tuple[int, int]:
     raise ImportError(
         "alf needs TensorFlow and found none: install alf from its source folder, `pip install .`, which brings it."
     )
+
+
+def _check_tf_agents() -> None:
+    if importlib.util.find_spec("tf_agents") is None:
+        raise ImportError(
+            "alf needs TF-Agents and found none: from Python 3.12 on pip cannot install its last release with what that pins, so "
+            "install it alone, `pip install --no-deps tf-agents==0.19.0`."
+        )
 
 
 def _prepare_environment() -> None:
@@ -108,6 +117,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+_check_tf_agents()
 _prepare_environment()
 
 with _without_garbage_collection(), _without_chatter():

@@ -313,7 +313,7 @@ def test_another_schedule_for_a_live_run(small_config):
 
 def test_a_heatup_alone_leaves_the_end_to_the_limits(small_config, caplog):
     config = small_config(SyncOffPolicyTrainer, num_iterations=3, num_env_steps=0, schedule=Schedule("16 env_steps"))
-    with config.create_trainer() as trainer, caplog.at_level("INFO"):
+    with config.create_trainer() as trainer, caplog.at_level("INFO", "absl"):
         trainer.train()
     assert (trainer.counters.iterations, _totals(trainer, Phase.HEATUP)[0]) == (3, 24)
     assert "num_iterations=3 is reached" in caplog.text

@@ -63,3 +63,16 @@ def test_what_nobody_can_do_anything_about_is_not_said() -> None:
         [sys.executable, "-c", "import alf, pygame.pkgdata"], capture_output=True, text=True, timeout=100
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_without_tf_agents_the_way_to_install_it_is_told() -> None:
+    script = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "tf_agents" else find(name, *rest)
+import alf
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert run.returncode == 1
+    assert "ImportError: alf needs TF-Agents and found none" in run.stderr
+    assert "`pip install --no-deps tf-agents==0.19.0`" in run.stderr
