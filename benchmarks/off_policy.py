@@ -2,7 +2,8 @@
 
 Same networks (256x256), same minibatch (256), same learning rate but for the actors of our DDPG and TD3 (half of it), same
 number of environment steps, same machine, one after the other; everybody runs in several settings and is quoted in the
-fastest. The return is the mean of the last 20 episodes. Processor milliseconds an update change less with the load of the machine than updates/s do.
+fastest. The return is the mean of the last 20 episodes. Processor milliseconds an update change less with the load of the
+machine than updates/s do.
 
     python -m benchmarks.off_policy                # all of it, about 20 minutes
     python -m benchmarks.off_policy --only sac
