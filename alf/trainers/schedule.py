@@ -116,16 +116,16 @@ def schedule_of(config: TrainerConfig, own: Schedule | None = None) -> Schedule:
       config: whose schedule, if it has one, `own` takes the place of.
       own: of a live run.
     """
-    own = config.schedule if own is None else own
+    own = own or config.schedule or Schedule()
     open_parts: dict[str, Any] = {}
-    if own is None or not own.improve_steps:
+    if not own.improve_steps:
         limits = (TrainingSteps(config.num_iterations), EnvironmentSteps(config.num_env_steps))
         open_parts["improve_steps"] = [limit for limit in limits if limit.value]
-    if config.evaluate and (own is None or own.steps_between_evaluation_periods is None):
+    if config.evaluate and own.steps_between_evaluation_periods is None:
         open_parts["steps_between_evaluation_periods"] = TrainingSteps(config.eval_interval)
-        if own is None or not own.evaluation_steps.value:
+        if not own.evaluation_steps.value:
             open_parts["evaluation_steps"] = EnvironmentEpisodes(config.num_eval_episodes)
-    return dataclasses.replace(own or Schedule(), **open_parts)
+    return dataclasses.replace(own, **open_parts)
 
 
 _NAMES: dict[type[Count], str] = {
