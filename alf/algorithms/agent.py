@@ -131,7 +131,8 @@ class Agent(OffPolicyAlgorithm):
             debug_summaries.
           encoding_network: a feed-forward TF-Agents network (or a function that makes it) from transformed observations
             to what the RL algorithm sees; trained with it.
-          intrinsic_curiosity_module: gives the intrinsic reward, such as ICMAlgorithm; it sees encoded observations.
+          intrinsic_curiosity_module: gives the intrinsic reward, such as ICMAlgorithm; it sees encoded observations,
+            without masks of actions.
           goal_generator: its action is the goal; it sees transformed, normalised observations that are not encoded.
           intrinsic_reward_coef: see above.
           extrinsic_reward_coef: see above.
@@ -395,11 +396,15 @@ class Agent(OffPolicyAlgorithm):
         return Explored(next_observation=following, valid=valid, reward=tf.reshape(reward, [-1, *valid.shape[1:]]))
 
     def _transition(self, inputs: Experience, next_observation: Nest) -> Transition:
-        following = self._normalized(inputs._replace(observation=next_observation)).observation
+        """What the curiosity module learns from, [B, ...]: of observations what the networks of the policy see."""
+
+        def looked_at(inputs: Experience) -> Nest:
+            return self._action_masks.observation(self._encoded(self._normalized(inputs).observation, inputs.step_type))
+
         return Transition(
-            observation=self._encoded(self._normalized(inputs).observation, inputs.step_type),
+            observation=looked_at(inputs),
             action=inputs.action,
-            next_observation=self._encoded(following, inputs.step_type),
+            next_observation=looked_at(inputs._replace(observation=next_observation)),
             goal=goal_of(inputs.rollout_info),
         )
 

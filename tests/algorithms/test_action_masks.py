@@ -17,6 +17,7 @@ from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.agent import Agent
 from alf.algorithms.exploration import Boltzmann, EpsilonGreedy
+from alf.algorithms.icm_algorithm import ICMAlgorithm
 from alf.algorithms.normalization import ObservationNormalizer
 from alf.algorithms.parameter_noise import ParameterNoise
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
@@ -429,6 +430,23 @@ def test_an_agent_normalises_what_is_named_and_leaves_the_mask_alone() -> None:
     np.testing.assert_array_equal(normalized["mask"], mask)
     # Offers are uniform in [0, 1).
     np.testing.assert_allclose(normalized["observation"], (rows - 0.5) / np.sqrt(1 / 12), atol=0.35)
+
+
+def test_curiosity_sees_what_the_networks_see() -> None:
+    obs, act = specs_of(environment(2, 0))
+    seen: list[Any] = []
+    icm = ICMAlgorithm(act, split_mask(obs)[0], hidden_size=8)
+    inside = icm.train_step
+    icm.train_step = lambda inputs, state=None: seen.append(inputs) or inside(inputs)  # type: ignore[assignment]
+    agent = Agent(obs, act, lambda **_: algorithm_of("a2c"), intrinsic_curiosity_module=icm, optimizer=adam(1e-3))
+    driver = SyncOffPolicyDriver(environment(8, 0), agent, 10, random_seed=1)
+    try:
+        driver.run()
+        agent.train()
+    finally:
+        driver.stop()
+    assert float(agent.last_train_metrics["ICMAlgorithm/forward_loss"]) > 0.0
+    assert {tuple(x.shape[1:]) for inputs in seen for x in (inputs.observation, inputs.next_observation)} == {(4,)}
 
 
 def test_what_is_recorded_stays_finite() -> None:
