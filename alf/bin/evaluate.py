@@ -298,13 +298,14 @@ def _plan(root_dir: str) -> Plan:
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
         logging.info("random_seed is not set; this evaluation uses %d.", seed)
+    episodes, record_file = policy_flags.NUM_EPISODES.value, policy_flags.RECORD_FILE.value
     return Plan(
-        policy_flags.NUM_EPISODES.value,
+        episodes,
         _modes(),
-        parallel_flag.PARALLEL.value,
+        parallel_flag.environments(episodes, filmed=record_file is not None),
         seed,
         threshold,
-        policy_flags.RECORD_FILE.value,
+        record_file,
         behavior_flag.BEHAVIOR_FROM.value,
     )
 

@@ -4,4 +4,27 @@ from __future__ import annotations
 
 from absl import flags
 
-PARALLEL = flags.DEFINE_integer("num_parallel_environments", 1, "Environments that are stepped together.")
+PARALLEL = flags.DEFINE_integer(
+    "num_parallel_environments",
+    None,
+    "Environments that are stepped together; by default as many as evaluations of the run have, and one for a video.",
+)
+
+
+def environments(num_episodes: int, filmed: bool = False) -> int:
+    """B, to play so many episodes: what the flag says, else as many as evaluations of the run, of which gin knows, would have.
+
+    Args:
+      num_episodes: to play.
+      filmed: a video is made, which shows the episodes of the first row alone.
+    """
+    from alf.environments.utils import create_environment
+    from alf.trainers.run_environments import evaluation_rows
+    from alf.utils.gin_utils import bound
+
+    if PARALLEL.value is not None:
+        return int(PARALLEL.value)
+    if filmed:
+        return 1
+    rows = bound(create_environment, "num_parallel_environments")
+    return evaluation_rows(num_episodes, rows if isinstance(rows, int) else num_episodes)

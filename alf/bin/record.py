@@ -97,7 +97,11 @@ def main(argv: Sequence[str]) -> int:
         command_line.parse_gin(root_dir)
         which, seed = policy_flags.checkpoint(), policy_flags.RANDOM_SEED.value
         episodes, epsilon = policy_flags.NUM_EPISODES.value, epsilon_flag.epsilon_greedy()
-        record(root_dir, which, path, episodes, epsilon, parallel_flag.PARALLEL.value, seed)
+        rows = parallel_flag.environments(episodes)
+        if parallel_flag.PARALLEL.value is None:
+            # Each gives as many, and all of them together what was asked for.
+            rows = max(n for n in range(1, rows + 1) if episodes % n == 0)
+        record(root_dir, which, path, episodes, epsilon, rows, seed)
 
     return command_line.run(body)
 

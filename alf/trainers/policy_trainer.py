@@ -29,7 +29,7 @@ from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.improving import Improver
 from alf.trainers.interrupts import StopSignals
 from alf.trainers.phases import Phase
-from alf.trainers.run_environments import create_evaluation_environment, create_training_environment
+from alf.trainers.run_environments import create_evaluation_environment, create_training_environment, evaluation_rows
 from alf.trainers.run_index import RATING
 from alf.trainers.run_lock import RunLock
 from alf.trainers.run_report import EVAL_DIR, RunReport
@@ -39,7 +39,6 @@ from alf.trainers.stopping import check_targets
 from alf.utils import common, files
 from alf.utils.closing import close_all
 
-_MAX_EVALUATION_ROWS = 10
 # What the index calls the step of the evaluation that a signal has cut.
 _CUT = "cut_evaluation"
 
@@ -341,10 +340,10 @@ class Trainer(Improver):
         return create_evaluation_environment(self._rows_of_evaluations, seed, self._create_environment)
 
     def _evaluation_rows(self, batch_size: int) -> int:
-        """Plays some episodes side by side, since a step of a batch costs little more than one of a single row."""
+        """How many rows play the evaluations of the schedule."""
         count = self.schedule.evaluation_steps
         episodes = int(count.value) if isinstance(count, EnvironmentEpisodes) else 1
-        return min(episodes, batch_size, _MAX_EVALUATION_ROWS)
+        return evaluation_rows(episodes, batch_size)
 
     def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
         if not self._config.exact_resume:

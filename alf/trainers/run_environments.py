@@ -12,6 +12,8 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.utils import create_environment
 from alf.trainers.phases import Phase
 
+_MOST_EVALUATION_ROWS = 10
+
 
 @gin.configurable("_create_environment", module="alf.trainers.Trainer")
 def create_training_environment(
@@ -20,6 +22,16 @@ def create_training_environment(
     """Makes a batched environment, of a single row with `nonparallel`; `register` is accepted and has no effect."""
     del register
     return create_environment(nonparallel=nonparallel, seed=random_seed)
+
+
+def evaluation_rows(episodes: int, batch_size: int) -> int:
+    """How many environments play `episodes` side by side, since a step of a batch costs little more than one of a single row.
+
+    Args:
+      episodes: to play.
+      batch_size: of the environments that a run trains in: evaluation has no more of them.
+    """
+    return min(episodes, batch_size, _MOST_EVALUATION_ROWS)
 
 
 def create_evaluation_environment(

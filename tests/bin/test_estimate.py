@@ -100,6 +100,20 @@ def test_what_was_recorded_is_told(rows, trained, tmp_path, logged):
     assert told in logged[-1]
 
 
+def test_as_many_episodes_are_recorded_as_were_asked_for(trained, tmp_path, monkeypatch):
+    path, rows, make = tmp_path / "six.npz", [], record.trained.make_environment
+
+    def made(seed, batch_size):
+        rows.append(batch_size)
+        return make(seed, batch_size=batch_size)
+
+    monkeypatch.setattr(record.trained, "make_environment", made)
+    assert run_here(record.main, f"--root_dir={trained}", f"--output={path}", "--num_episodes=6") == 0
+    with np.load(path) as archive:
+        assert (archive["step_type"] == 0).sum() == 6
+    assert rows == [3], "of the four that the run has, as many as all give the same number"
+
+
 @pytest.mark.parametrize(
     ("effective", "episodes", "warned"),
     [(9.9, 100, True), (10.0, 100, False), (3.9, 8, True), (4.0, 8, False)],

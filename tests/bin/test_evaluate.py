@@ -99,6 +99,20 @@ def test_of_more_environments_than_episodes_the_rest_are_left_out(trained, tmp_p
     assert played[0]["steps"] == played[1]["steps"]
 
 
+def test_episodes_are_played_side_by_side_as_in_the_evaluations_of_the_run(trained, tmp_path):
+    path, video = tmp_path / "r.json", tmp_path / "v.gif"
+    rows = []
+    for arguments in (
+        ("--num_episodes=3",),
+        ("--num_episodes=9",),
+        ("--num_episodes=20", "--gin_param=create_environment.num_parallel_environments=64"),
+        ("--num_episodes=2", f"--record_file={video}"),
+    ):
+        assert _evaluate(trained, *arguments, "--nostochastic", f"--output={path}") == 0
+        rows.append(json.loads(path.read_text())["num_parallel_environments"])
+    assert rows == [3, 4, 10, 1], "the run has 4"
+
+
 def test_success_and_video(trained, tmp_path, logged):
     path, video = tmp_path / "r.json", tmp_path / "v.gif"
     arguments = ("--num_episodes=1", "--success_threshold=0", "--nostochastic")
