@@ -59,18 +59,22 @@ def find_gin_file(name: str, beside: str | os.PathLike[str] | None = None) -> Pa
 
     Args:
       name: a path, or the name of a shipped example with or without `.gin`.
-      beside: directory of the including file, which is looked in first.
+      beside: directory of the including file, which is looked in first. A file of one's own may include the example whose
+        name it has.
 
     Raises:
       GinConfigError: there is no such file; the message says where it was looked for, and names the nearest example.
     """
     directories = [*([Path(beside)] if beside else []), Path.cwd(), *example_directories()]
+    found: list[Path] = []
     for directory in directories:
         for candidate in (directory / name, directory / f"{name}.gin"):
             # A name may be longer than the file system allows.
             with contextlib.suppress(OSError):
                 if candidate.is_file():
-                    return candidate.resolve()
+                    found.append(candidate.resolve())
+    if found:
+        return next((path for path in found if path not in _OPEN), found[0])
     examples = sorted({p.name for d in example_directories() for p in d.glob("*.gin")})
     looked = ", ".join(str(d) for d in dict.fromkeys(directories))
     raise GinConfigError(f"No gin file {name!r} in {looked}.{_did_you_mean(name, examples, 'Shipped examples')}")

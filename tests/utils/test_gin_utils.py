@@ -61,6 +61,18 @@ def test_file_by_the_name_of_an_example(tmp_path, monkeypatch):
         gin_utils.parse_gin(["my_exampel.gin"])
 
 
+def test_a_file_may_include_the_example_whose_name_it_has(tmp_path, monkeypatch):
+    _write(tmp_path / "shipped" / "one.gin", "gin_leaf.first_value = 7\ninclude 'two.gin'\n")
+    _write(tmp_path / "shipped" / "two.gin", "gin_leaf.second_value = 9\n")
+    path = _write(tmp_path / "mine" / "one.gin", "include 'one.gin'\n")
+    # What the example includes is beside it first.
+    _write(tmp_path / "mine" / "two.gin", "gin_leaf.second_value = -1\n")
+    monkeypatch.setattr(gin_utils, "_REPOSITORY_EXAMPLES", tmp_path / "shipped")
+    monkeypatch.chdir(tmp_path / "mine")
+    gin_utils.parse_gin([path])
+    assert gin_leaf() == (7, 9)
+
+
 def test_missing_include_is_named(tmp_path):
     path = _write(tmp_path / "a.gin", "include 'nowhere.gin'\n")
     with pytest.raises(GinConfigError, match=r"No gin file 'nowhere.gin'"):
