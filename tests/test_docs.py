@@ -7,6 +7,7 @@ notebooks.md in a notebook, by `test_notebooks.py`.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -16,6 +17,9 @@ import sys
 from typing import NamedTuple
 
 import pytest
+
+from alf.utils import gin_utils
+from alf.utils.value_kinds import parameters_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,6 +33,7 @@ from alf.bin import command_line
 import gin
 flags.FLAGS(["docs"])
 command_line.set_up()
+gin.add_config_file_search_path("examples")
 said = []
 for text in json.load(sys.stdin):
     with tempfile.TemporaryFile("w+") as file:
@@ -149,9 +154,28 @@ def _anchors(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
+def _text(page: pathlib.Path) -> str:
+    """A page without its blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_settings_named_in_the_text_exist() -> None:
+    modules, looked_at, wrong = gin_utils._configurables_of_alf(), 0, []
+    for page in PAGES:
+        for owner, argument in re.findall(r"`(?:\w+/)?([A-Za-z]\w*)\.([a-z]\w*)(?: = [^`\n]*)?`", _text(page)):
+            configurable = getattr(importlib.import_module(modules.get(owner, "alf")), owner, None)
+            if configurable is None:
+                continue
+            looked_at += 1
+            if argument not in parameters_of(configurable)[0] and not hasattr(configurable, argument):
+                wrong.append(f"{page.name}: {owner}.{argument}")
+    assert looked_at > 100
+    assert not wrong, f"nothing takes these settings: {wrong}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_resolve(page: pathlib.Path) -> None:
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = _text(page)
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
