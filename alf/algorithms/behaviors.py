@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.algorithms.agent_rows import idle_rows, merged, of_slots, one_of, rows_of, split
+from alf.algorithms.algorithm import Algorithm
 from alf.algorithms.behavior import Behavior, choose, make
 from alf.algorithms.behavior_part import Part
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
@@ -29,6 +31,15 @@ class _Held:
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
+
+
+@contextlib.contextmanager
+def _named(part: Part) -> Iterator[None]:
+    """Puts the name of a behavior that learns before what is wrong with it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"The behavior {part.name!r} cannot learn so: {error}") from None
 
 
 def _check_optimizers(parts: Sequence[Part]) -> None:
@@ -298,6 +309,20 @@ class Behaviors(OffPolicyAlgorithm):
         )
 
     # ---- learning ----
+
+    def _owned_variables(self) -> list[tuple[Algorithm, Any, list[tf.Variable]]]:
+        owned = []
+        for part in self._parts:
+            # One that does not learn needs no optimizer.
+            with _named(part) if part.behavior.trained else contextlib.suppress(ValueError):
+                owned += part.algorithm._owned_variables()
+        return owned
+
+    def _check_clipping(self) -> None:
+        for part in self._parts:
+            if part.behavior.trained:
+                with _named(part):
+                    part.algorithm._check_clipping()
 
     def observe(self, exp: Experience) -> None:
         """Hands each behavior the experience [Q, T, B, ...] of its slots, as [Q, T, B * K, ...]."""

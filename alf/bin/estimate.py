@@ -70,16 +70,16 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
         steps = read_dataset(dataset, algorithm.observation_spec, algorithm.action_spec)
     except DatasetError as e:
         raise command_line.UsageError(str(e)) from e
-    if isinstance(steps.log_probability, tuple):
-        raise command_line.UsageError(
-            f"The dataset {dataset} has no column log_probability, the chances with which its actions were chosen: record "
-            "it with alf.bin.record, or write the column."
-        )
     judged = judge(algorithm, steps, epsilon)
     if judged is None:
         raise command_line.UsageError(
             f"{algorithm.name} gives no chances of discrete actions by what is recorded alone (actions are continuous, or "
             "it acts by goals): play it with alf.bin.evaluate."
+        )
+    if isinstance(steps.log_probability, tuple):
+        raise command_line.UsageError(
+            f"The dataset {dataset} has no column log_probability, the chances with which its actions were chosen: record "
+            "it with alf.bin.record, or write the column."
         )
     log_ratio = judged.log_probability - steps.log_probability
     episodes = estimators.contributions(steps.step_type, steps.reward, log_ratio, gamma, judged.value, judged.q_value)

@@ -11,6 +11,7 @@ from gymnasium.vector.utils import create_empty_array
 from tf_agents.trajectories.time_step import StepType
 
 from alf.environments import agents
+from alf.environments.spaces import fitting
 
 Nest = Any
 
@@ -59,6 +60,8 @@ class AgentSlots:
         self.may_idle = may_idle
         self._with_group = with_group
         self._own_space = observation_space
+        # An assignment to an array of whole numbers cuts off or wraps around what these cannot hold.
+        self._fit = fitting(observation_space)
         self.space = agents.agents_space(self._shown_space(observation_space), count, may_idle)
         self.action_space = agents.stacked_space(action_space, count)
         self._step_type = np.zeros(count, np.int32)
@@ -154,7 +157,7 @@ class AgentSlots:
 
     def _write(self, name: str, slot: int, observation: Any) -> None:
         try:
-            _write_row(self._values, slot, observation)
+            _write_row(self._values, slot, self._fit(observation))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(
                 f"The observation of agent {name!r} of behavior {self.behavior!r} is not what its space says, which is "
@@ -220,8 +223,6 @@ def row(nest: Nest, index: int) -> Nest:
 
 def _write_row(nest: Nest, index: int, value: Any) -> None:
     if isinstance(nest, np.ndarray):
-        if np.shape(value) != nest.shape[1:]:
-            raise ValueError(f"got shape {np.shape(value)} instead of {nest.shape[1:]}")
         nest[index] = value
     else:
         for key, part in nest.items() if isinstance(nest, dict) else enumerate(nest):

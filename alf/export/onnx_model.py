@@ -54,6 +54,7 @@ def write(policy: ExportablePolicy, path: str) -> dict[str, Any]:
         model = _convert(policy, traced)
     except Exception as e:  # a converter fails in as many ways as there are graphs
         raise ExportError(f"tf2onnx cannot convert this policy: {type(e).__name__}: {e}") from e
+    _check_operations(model.graph)
     with open(path, "wb") as file:
         file.write(model.SerializeToString())
     _verify(policy, functions, path)
@@ -81,12 +82,25 @@ def _convert(policy: ExportablePolicy, traced: Traced) -> Any:
         tensor.name: NEXT + name if name in policy.state else name
         for tensor, name in zip(frozen.outputs, sorted(traced.outputs), strict=True)
     }
-    std_logging.getLogger("tf2onnx").setLevel(std_logging.ERROR)
+    # What it cannot convert is told in a sentence.
+    std_logging.getLogger("tf2onnx").setLevel(std_logging.CRITICAL)
     model, _ = tf2onnx.convert.from_graph_def(
         frozen.graph.as_graph_def(), input_names=list(inputs), output_names=list(outputs), opset=_OPSET
     )
     _rename(model.graph, inputs | outputs)
     return model
+
+
+def _check_operations(graph: Any) -> None:
+    """Raises ExportError where an ONNX graph has operations of TensorFlow, which tf2onnx leaves as they are."""
+    import onnx
+
+    foreign = sorted({node.op_type for node in graph.node if not onnx.defs.has(node.op_type, node.domain)})
+    if foreign:
+        raise ExportError(
+            f"ONNX has no {', '.join(foreign)}, by which this policy computes, such as to draw goals: leave the ONNX model "
+            "out, the SavedModel has it."
+        )
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:

@@ -214,6 +214,21 @@ def test_behaviors_that_share_an_optimizer_are_refused():
     _algorithm(_pursuit(1), lambda *specs: Behaviors(*specs, {"chaser": frozen, "*": shared}))
 
 
+def test_a_behavior_that_does_not_learn_needs_no_optimizer():
+    def without(observation_spec, action_spec, debug_summaries):
+        return make("dqn", observation_spec, action_spec, optimizer=None, gradient_clipping=0.5)
+
+    frozen = {**_PAIR, "chaser": Behavior(without, trained=False)}
+    algorithm, first = _train(_pursuit(), frozen)
+    assert not any(_changed(algorithm, first, "chaser"))
+    assert all(_changed(algorithm, first, "runner"))
+    algorithm.build_optimizers()
+
+    learning = _algorithm(_pursuit(1), lambda *specs: Behaviors(*specs, {**_PAIR, "chaser": Behavior(without)}))
+    with pytest.raises(ValueError, match=r"The behavior 'chaser' cannot learn so: .* has no optimizer for \["):
+        learning.build_optimizers()
+
+
 def test_training_one_behavior_leaves_all_variables_of_another_as_they_are():
     frozen = {**_PAIR, "chaser": dataclasses.replace(_PAIR["chaser"], trained=False)}
     algorithm, first = _train(_pursuit(), frozen)

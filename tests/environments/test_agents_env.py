@@ -251,6 +251,32 @@ def test_choices_of_several_axes_are_stacked_in_front() -> None:
     np.testing.assert_array_equal(space.start, [[[0, 1], [2, 3]]] * 2)
 
 
+class _Bytes(CountingAgents):
+    """Agents that observe the number `seen`, in a space of bytes."""
+
+    seen: float = 0.0
+
+    def observation_space(self, agent: str) -> gymnasium.spaces.Dict:  # type: ignore[override]
+        del agent
+        return gymnasium.spaces.Dict({"byte": gymnasium.spaces.Box(0, 255, (1,), np.uint8)})
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        observations, infos = super().reset(seed, options)
+        return {name: {"byte": np.array([self.seen])} for name in observations}, infos
+
+
+@pytest.mark.parametrize(("seen", "told"), [(0.5, "0.5"), (300.0, "300.0"), (-1.0, "-1.0")])
+def test_what_a_space_of_whole_numbers_cannot_hold_is_an_error(seen: float, told: str) -> None:
+    """An assignment to an array would make 0, 44 and 255 of them, without a word."""
+    inside = _Bytes(idle=0.0)
+    env = AgentsEnv(inside, slots={"agent": 3})
+    inside.seen = 7.0
+    np.testing.assert_array_equal(env.reset()[0]["agent"]["observation"]["byte"], [[7], [0], [0]])
+    inside.seen = seen
+    with pytest.raises(ValueError, match=rf"agent 'agent_\d+' .* holds {told}, which the uint8 of its space"):
+        env.reset()
+
+
 @pytest.mark.parametrize(
     "space",
     [
