@@ -233,7 +233,7 @@ class Trainer(Improver):
         )
         self._closers.append(self._report.close)
         agents = self._report.follow_agents(self._num_threads(), envs[0].batch_size)
-        metrics.attach([*self._driver.get_metrics(), agents])
+        metrics.attach([*self._driver.get_metrics(), agents, self._report.reporter.episodes])
         self._num_rows = self._num_threads() * envs[0].batch_size
         self._train_batch_size = envs[0].batch_size
         self._algorithm.add_experience_observer(self._episodes)

@@ -169,6 +169,22 @@ def test_resume_numbers_on_after_a_cut(tmp_path):
     assert [(row["episode"], row["return"]) for row in _rows(tmp_path)] == [("1", "1.0"), ("2", "2.0"), ("3", "9.0")]
 
 
+def test_what_came_after_a_checkpoint_goes_though_it_has_its_step(tmp_path):
+    log = EpisodeLog(str(tmp_path), flush_every=100)
+    log.at(global_step=2)
+    log(_segment([1.0], [0]), 0)
+    state = log.state_dict()
+    assert len(_rows(tmp_path)) == 1, "what is counted is in the file"
+    log(_segment([2.0], [0]), 0)
+    log.close()
+    again = EpisodeLog(str(tmp_path))
+    again.load_state_dict(state)
+    again.resume(2)
+    again(_segment([9.0], [0]), 0)
+    again.close()
+    assert [(row["episode"], row["return"]) for row in _rows(tmp_path)] == [("1", "1.0"), ("2", "9.0")]
+
+
 def test_rows_are_held_back_and_written_at_close(tmp_path):
     log = EpisodeLog(str(tmp_path), flush_every=3)
     log(_segment([1.0], [0]), 0)
