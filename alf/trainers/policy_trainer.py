@@ -365,11 +365,10 @@ class Trainer(Improver):
         self._report.enter("heatup" if self.phase is Phase.HEATUP else "training")
 
     def _start(self) -> None:
-        anew = not self._counters.iterations and not self._saver.collected
         if self._config.exact_resume and self._saver.path is None:
             # What an interruption before the first periodic checkpoint goes back to.
             self._saver.save(("periodic",))
-        self._report.start(anew)
+        self._report.start(anew=not self._counters.iterations and not self._saver.collected)
         self.driver.start()
 
     def _act_once(self) -> None:
@@ -460,6 +459,7 @@ class Trainer(Improver):
         return metrics
 
     def _save(self, kinds: Sequence[str] = ()) -> None:
+        self.driver.catch_up()
         self.reporter.flush()  # so that after a kill no table lacks what the checkpoint counts
         self._saver.save(kinds, *self._reward())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 
 import gin
 import numpy as np
@@ -66,6 +67,24 @@ def test_resume_counts_on(trainer_class, small_config, tmp_path):
     assert second.counters.iterations == 5
     assert second.driver.get_metrics()[1].result() > steps_before
     assert len(_checkpoints(tmp_path)) == 2
+
+
+def test_a_checkpoint_has_the_metrics_of_all_that_was_learned_from(small_config, monkeypatch):
+    """Also one of an iteration that a slow observer has not seen the end of, by which the run goes on after its end."""
+
+    class Watched(AsyncOffPolicyTrainer):
+        def _init_driver(self, *args):
+            driver = super()._init_driver(*args)
+            driver.observers.append(lambda *trajectory: time.sleep(0.1))
+            return driver
+
+    first = small_config(Watched, checkpoint_interval=1).create_trainer()
+    first.train()
+    again = small_config(Watched, checkpoint_interval=1).create_trainer()
+    again.initialize()
+    counted = [int(trainer.driver.get_step_metrics()[1].result()) for trainer in (first, again)]
+    again.close()
+    assert counted[0] == counted[1] > 0
 
 
 def test_a_resumed_run_draws_other_environment_seeds(small_config, monkeypatch):
