@@ -17,6 +17,7 @@ from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.utils.gin_utils import GinConfigError
+from tests.trainers.many_agents import behaviors, bind_pursuit, dqn, ppo
 from tests.trainers.small_run import make_algorithm
 
 TRAINERS = [OnPolicyTrainer, SyncOffPolicyTrainer, AsyncOffPolicyTrainer]
@@ -286,6 +287,14 @@ def test_the_on_policy_trainer_tells_of_settings_that_it_has_not(small_config, t
     strict = small_config(OnPolicyTrainer, root_dir=str(tmp_path / "b"), strict=True, **given).create_trainer()
     with pytest.raises(ValueError, match=said):
         strict.train()
+
+
+def test_the_on_policy_trainer_refuses_a_behavior_that_samples(small_config):
+    bind_pursuit()
+    trainer = small_config(OnPolicyTrainer, algorithm_ctor=behaviors(chaser=ppo(), runner=dqn())).create_trainer()
+    with pytest.raises(ValueError, match=r"The behavior 'runner' learns from samples .*@sync_off_policy_trainer"):
+        trainer.train()
+    assert not trainer.initialized, "a command tells it in a line"
 
 
 def test_several_batched_environments_of_a_trainer_with_one_are_told(small_config, tmp_path, caplog):
