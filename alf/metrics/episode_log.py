@@ -165,10 +165,11 @@ class EpisodeLog:
         self._kept: Mapping[str, np.ndarray] = {}
 
     def register(self, signal: Signal) -> None:
-        """Adds the columns of a signal; episodes that are open begin anew for it."""
+        """Adds the columns of a signal; for one that is computed from trajectories, episodes that are open begin anew."""
         with self._lock:
             self._signals.append(signal)
-            self._open.clear()
+            if signal.per_step is not None:
+                self._open.clear()
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """How many rows there are, which are then in the files, as arrays."""

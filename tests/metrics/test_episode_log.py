@@ -155,6 +155,18 @@ def test_a_signal_of_a_wrong_shape_is_told(tmp_path):
         log(_segment([1.0, 2.0], [1]), 0)
 
 
+def test_a_signal_that_comes_later_cuts_no_open_episode(tmp_path):
+    """As those of losses do, which are known after the first iteration."""
+    log = EpisodeLog(str(tmp_path))
+    types, following = np.array([[FIRST], [MID]]), np.array([[MID], [MID]])
+    log(SimpleNamespace(step_type=types, next_step_type=following, reward=np.array([[1.0], [2.0]])), 0)
+    log.register(Signal("Train/loss", None, lambda values: None))
+    types, following = np.array([[MID]]), np.array([[LAST]])
+    log(SimpleNamespace(step_type=types, next_step_type=following, reward=np.array([[4.0]])), 0)
+    log.close()
+    assert [(row["length"], row["return"]) for row in _rows(tmp_path)] == [("3", "7.0")]
+
+
 def test_resume_numbers_on_after_a_cut(tmp_path):
     log = EpisodeLog(str(tmp_path), flush_every=1)
     for step in (1, 2, 3):
