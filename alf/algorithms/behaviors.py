@@ -118,6 +118,12 @@ class Behaviors(OffPolicyAlgorithm):
                 part.algorithm.use_rollout_state = True
 
     @property
+    def sampling(self) -> list[str]:
+        """Names of the behaviors that are to learn from samples, whatever the others do."""
+        own = [p for p in self._parts if p.behavior.trained and p.behavior.whole_replay_buffer_training is False]
+        return [p.name for p in own]
+
+    @property
     def by_name(self) -> dict[str, OffPolicyAlgorithm]:
         """The algorithm of each behavior."""
         return {p.name: p.algorithm for p in self._parts}

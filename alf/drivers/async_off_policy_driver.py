@@ -42,6 +42,8 @@ from alf.utils.uninterrupted import held_up, whole
 
 # The learner waits in slices of this length, so that signals and failures of other threads get through.
 _WAIT_SECS = 0.25
+# Between two looks whether the log thread has caught up.
+_LOOK_SECS = 1e-3
 
 
 @gin.configurable(module="alf")
@@ -248,6 +250,15 @@ class AsyncOffPolicyDriver(Driver):
         if self._coord.exception is not self._raised:
             self._raised = self._coord.exception
             self._coord.raise_if_failed()
+
+    def catch_up(self) -> None:
+        """See `Driver.catch_up`; ends with a driver that fails."""
+        log = self._log_thread
+        while log is not None and log.is_alive() and log.fed < self._queues.log_queue.entered:
+            self._check_stall()
+            if self._coord.should_stop():
+                return
+            time.sleep(_LOOK_SECS)
 
     def _join(self) -> None:
         # Only the learner fills the log queue, and it fills it no more.

@@ -142,5 +142,8 @@ class Driver:
     def start(self) -> None:
         """Starts what the driver runs in the background."""
 
+    def catch_up(self) -> None:
+        """Waits until metrics and observers have got all that the learner took; to be called by the learner."""
+
     def stop(self) -> None:
         """Ends it and closes the environments; may be called any number of times."""

@@ -164,7 +164,11 @@ class LogEntry(NamedTuple):
 
 
 class LogThread(DriverThread):
-    """Feeds metrics and observers with every segment that the learner took, in order per environment."""
+    """Feeds metrics and observers with every segment that the learner took, in order per environment.
+
+    Attributes:
+      fed: segments that they have got.
+    """
 
     def __init__(
         self,
@@ -180,6 +184,7 @@ class LogThread(DriverThread):
         self._metrics = list(metrics)
         self._queue = queue
         self._feeding_since: float | None = None
+        self.fed = 0
 
     @property
     def metrics(self) -> list[Any]:
@@ -200,6 +205,7 @@ class LogThread(DriverThread):
                 self._coord.request_stop(e)
                 self._coord.keep(e)
             self._feeding_since = None
+            self.fed += 1
 
     def _busy_since(self) -> float | None:
         return self._feeding_since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -35,9 +36,14 @@ class AgentLog:
         self._now: Mapping[str, Value] = {}
         self._warned = False
 
-    def resume(self, step: int) -> None:
-        """Removes rows above a global step; numbers count on from what stays."""
-        self._agents = int(finite(self._file.cut(STEP, step).get("agent")))
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self._agents
+
+    def resume(self, step: int, most: float = math.inf) -> None:
+        """Removes rows above a global step, or with a number above `most`; numbers count on from what stays."""
+        self._agents = go_on(self._file, "agent", step, most)
 
     def at(self, now: Mapping[str, Value]) -> None:
         """Tells where the run stands: columns of the rows to come."""
@@ -89,3 +95,10 @@ class AgentLog:
             if not self._warned:
                 logging.warning("%s cannot be written, and episodes are missing there: %s", self._file.path, e)
             self._warned = True
+
+
+def go_on(file: CsvFile, number: str, step: int, most: float) -> int:
+    """Removes rows above a global step, or whose column `number` is above `most`; returns the last number that stays."""
+    last = finite(file.cut(STEP, step).get(number))
+    # Rows are told by the iteration before them, so those of the one after a checkpoint have its step.
+    return int(last if last <= most else finite(file.cut(number, most).get(number)))

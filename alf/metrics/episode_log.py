@@ -12,9 +12,8 @@ import numpy as np
 from absl import logging
 
 from alf.data_structures import StepType
-from alf.metrics.agent_log import AgentLog
-from alf.metrics.tables import CsvFile, Value, finite
-from alf.metrics.writers import STEP
+from alf.metrics.agent_log import AgentLog, go_on
+from alf.metrics.tables import CsvFile, Value
 
 _FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)
 # A traced episode is cut here, so that one that never ends fills no memory.
@@ -116,7 +115,10 @@ class EpisodeLog:
 
     Attributes:
       agents: writes `agents.csv` beside it, once it listens to `AgentEpisodes`.
+      name: under which checkpoints have `state_dict`.
     """
+
+    name = "EpisodeLog"
 
     def __init__(
         self,
@@ -160,18 +162,29 @@ class EpisodeLog:
         self._unflushed = 0
         self._warned = False
         self._now: Mapping[str, Value] = {}
+        self._kept: Mapping[str, np.ndarray] = {}
 
     def register(self, signal: Signal) -> None:
-        """Adds the columns of a signal; episodes that are open begin anew for it."""
+        """Adds the columns of a signal; for one that is computed from trajectories, episodes that are open begin anew."""
         with self._lock:
             self._signals.append(signal)
-            self._open.clear()
+            if signal.per_step is not None:
+                self._open.clear()
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """How many rows there are, which are then in the files, as arrays."""
+        self.flush()
+        return {"episodes": np.array(self._episodes), "agents": np.array(self.agents.count)}
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Has `resume` keep no more rows than there were."""
+        self._kept = dict(state)
 
     def resume(self, step: int) -> None:
-        """Removes rows above a global step; numbers count on from what stays."""
-        last = self._file.cut(STEP, step)
-        self._episodes = int(finite(last.get("episode")))
-        self.agents.resume(step)
+        """Removes rows above a global step, and those that came after `state_dict`; numbers count on from what stays."""
+        episodes, agents = (float(self._kept.get(name, np.inf)) for name in ("episodes", "agents"))
+        self._episodes = go_on(self._file, "episode", step, episodes)
+        self.agents.resume(step, agents)
 
     def at(self, **now: Value) -> None:
         """Tells where the run stands: columns of the rows to come, such as global_step and in_heatup."""

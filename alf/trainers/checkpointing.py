@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from alf.metrics.agent_episodes import AgentEpisodes
+from alf.metrics.episode_log import EpisodeLog
 from alf.metrics.metrics import StepMetric
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR, checkpoint_name, files_of, leftovers
 from alf.trainers.checkpoint_objects import lacking, left_out, unfit_behaviors
@@ -40,12 +41,12 @@ class MetricsState(tf.train.experimental.PythonState):
     """The state of metrics as part of a checkpoint; what was restored before `attach` is kept for it."""
 
     def __init__(self) -> None:
-        self._metrics: Sequence[StepMetric | AgentEpisodes] = ()
+        self._metrics: Sequence[StepMetric | AgentEpisodes | EpisodeLog] = ()
         self._restored: dict[str, dict[str, Any]] = {}
 
     def attach(self, metrics: Sequence[Any]) -> None:
         """Saves `metrics` from now on, and gives them what was restored under their names; other kinds are left out."""
-        self._metrics = [m for m in metrics if isinstance(m, (StepMetric, AgentEpisodes))]
+        self._metrics = [m for m in metrics if isinstance(m, (StepMetric, AgentEpisodes, EpisodeLog))]
         self._load()
 
     def serialize(self) -> str:

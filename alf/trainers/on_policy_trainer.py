@@ -5,6 +5,7 @@ from __future__ import annotations
 import gin
 
 from alf import _tf
+from alf.algorithms.behaviors import Behaviors
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
 from alf.drivers.on_policy_driver import OnPolicyDriver
@@ -41,6 +42,11 @@ class OnPolicyTrainer(Trainer):
             "sync_off_policy_trainer",
         )
         tell_of_one_environment(self._config)
+        if isinstance(self.algorithm, Behaviors) and self.algorithm.sampling:
+            raise ValueError(
+                f"The behavior {self.algorithm.sampling[0]!r} learns from samples (whole_replay_buffer_training=False), and "
+                "on_policy_trainer from what it has just collected: set TrainerConfig.trainer = @sync_off_policy_trainer."
+            )
         return OnPolicyDriver(
             envs[0], self.algorithm, train_interval=self._config.unroll_length, random_seed=random_seed
         )

@@ -232,7 +232,7 @@ class Trainer(Improver):
         )
         self._closers.append(self._report.close)
         agents = self._report.follow_agents(self._num_threads(), envs[0].batch_size)
-        metrics.attach([*self._driver.get_metrics(), agents])
+        metrics.attach([*self._driver.get_metrics(), agents, self._report.reporter.episodes])
         self._num_rows = self._num_threads() * envs[0].batch_size
         self._train_batch_size = envs[0].batch_size
         self._algorithm.add_experience_observer(self._episodes)
@@ -364,11 +364,10 @@ class Trainer(Improver):
         self._report.enter("heatup" if self.phase is Phase.HEATUP else "training")
 
     def _start(self) -> None:
-        anew = not self._counters.iterations and not self._saver.collected
         if self._config.exact_resume and self._saver.path is None:
             # What an interruption before the first periodic checkpoint goes back to.
             self._saver.save(("periodic",))
-        self._report.start(anew)
+        self._report.start(anew=not self._counters.iterations and not self._saver.collected)
         self.driver.start()
 
     def _act_once(self) -> None:
@@ -459,6 +458,7 @@ class Trainer(Improver):
         return metrics
 
     def _save(self, kinds: Sequence[str] = ()) -> None:
+        self.driver.catch_up()
         self.reporter.flush()  # so that after a kill no table lacks what the checkpoint counts
         self._saver.save(kinds, *self._reward())
 

@@ -56,6 +56,21 @@ def test_rows_go_on_after_a_resume(tmp_path):
     ]
 
 
+def test_what_came_after_a_checkpoint_goes_though_it_has_its_step(tmp_path):
+    log = EpisodeLog(str(tmp_path))
+    log.at(global_step=3)
+    log.agents.write("runner", 1, _ended((0, 2, 1.5, 4, False)))
+    state = log.state_dict()
+    log.agents.write("runner", 1, _ended((0, 2, 2.5, 4, False)))
+    log.close()
+    again = EpisodeLog(str(tmp_path))
+    again.load_state_dict(state)
+    again.resume(3)
+    again.agents.write("chaser", 0, _ended((3, 1, 9.0, 1, False)))
+    again.close()
+    assert [(row["agent"], row["return"]) for row in _rows(tmp_path / "agents.csv")] == [("1", "1.5"), ("2", "9.0")]
+
+
 def test_a_disk_that_takes_nothing_ends_no_run(tmp_path, caplog):
     (tmp_path / "file").write_text("no directory")
     log = AgentLog(str(tmp_path / "file"))

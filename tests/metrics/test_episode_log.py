@@ -155,6 +155,18 @@ def test_a_signal_of_a_wrong_shape_is_told(tmp_path):
         log(_segment([1.0, 2.0], [1]), 0)
 
 
+def test_a_signal_that_comes_later_cuts_no_open_episode(tmp_path):
+    """As those of losses do, which are known after the first iteration."""
+    log = EpisodeLog(str(tmp_path))
+    types, following = np.array([[FIRST], [MID]]), np.array([[MID], [MID]])
+    log(SimpleNamespace(step_type=types, next_step_type=following, reward=np.array([[1.0], [2.0]])), 0)
+    log.register(Signal("Train/loss", None, lambda values: None))
+    types, following = np.array([[MID]]), np.array([[LAST]])
+    log(SimpleNamespace(step_type=types, next_step_type=following, reward=np.array([[4.0]])), 0)
+    log.close()
+    assert [(row["length"], row["return"]) for row in _rows(tmp_path)] == [("3", "7.0")]
+
+
 def test_resume_numbers_on_after_a_cut(tmp_path):
     log = EpisodeLog(str(tmp_path), flush_every=1)
     for step in (1, 2, 3):
@@ -167,6 +179,22 @@ def test_resume_numbers_on_after_a_cut(tmp_path):
     again(_segment([9.0], [0]), 0)
     again.close()
     assert [(row["episode"], row["return"]) for row in _rows(tmp_path)] == [("1", "1.0"), ("2", "2.0"), ("3", "9.0")]
+
+
+def test_what_came_after_a_checkpoint_goes_though_it_has_its_step(tmp_path):
+    log = EpisodeLog(str(tmp_path), flush_every=100)
+    log.at(global_step=2)
+    log(_segment([1.0], [0]), 0)
+    state = log.state_dict()
+    assert len(_rows(tmp_path)) == 1, "what is counted is in the file"
+    log(_segment([2.0], [0]), 0)
+    log.close()
+    again = EpisodeLog(str(tmp_path))
+    again.load_state_dict(state)
+    again.resume(2)
+    again(_segment([9.0], [0]), 0)
+    again.close()
+    assert [(row["episode"], row["return"]) for row in _rows(tmp_path)] == [("1", "1.0"), ("2", "9.0")]
 
 
 def test_rows_are_held_back_and_written_at_close(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from alf.drivers import threads
+from alf.metrics.tables import read_csv
 from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.evaluations import Evaluations
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
@@ -119,6 +120,27 @@ def test_a_heatup_that_was_interrupted_begins_anew(small_config, tmp_path, caplo
     assert "begins anew" in caplog.text
     tables = [(tmp_path / name / "train" / "episodes.csv").read_text().splitlines() for name in ("whole", "run")]
     assert len(tables[0]) == len(tables[1]) > 1, "nothing of the part that is replaced"
+
+
+def test_no_episode_has_two_rows(small_config, tmp_path, monkeypatch):
+    """Those of the iteration after the periodic checkpoint, which is made again, are gone."""
+    gin.bind_parameter("StatsReporter.log_episodes", True)
+    gin.bind_parameter("create_environment.env_name", functools.partial(FixedEpisodes, 3))
+    _run(SyncOffPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=4)
+    after = SyncOffPolicyTrainer._after_iteration
+
+    def interrupted(trainer):
+        after(trainer)
+        if trainer.counters.iterations == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(SyncOffPolicyTrainer, "_after_iteration", interrupted)
+    assert _run(SyncOffPolicyTrainer, small_config, num_iterations=4).counters.iterations == 3
+    monkeypatch.setattr(SyncOffPolicyTrainer, "_after_iteration", after)
+    _run(SyncOffPolicyTrainer, small_config, num_iterations=4)
+    tables = [list(read_csv(str(tmp_path / name / "train" / "episodes.csv"))) for name in ("whole", "run")]
+    columns = ("episode", "iteration", "row", "return")
+    assert [[row[c] for c in columns] for row in tables[0]] == [[row[c] for c in columns] for row in tables[1]]
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 
 import gin
 import numpy as np
@@ -16,6 +17,7 @@ from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.utils.gin_utils import GinConfigError
+from tests.trainers.many_agents import behaviors, bind_pursuit, dqn, ppo
 from tests.trainers.small_run import make_algorithm
 
 TRAINERS = [OnPolicyTrainer, SyncOffPolicyTrainer, AsyncOffPolicyTrainer]
@@ -66,6 +68,24 @@ def test_resume_counts_on(trainer_class, small_config, tmp_path):
     assert second.counters.iterations == 5
     assert second.driver.get_metrics()[1].result() > steps_before
     assert len(_checkpoints(tmp_path)) == 2
+
+
+def test_a_checkpoint_has_the_metrics_of_all_that_was_learned_from(small_config, monkeypatch):
+    """Also one of an iteration that a slow observer has not seen the end of, by which the run goes on after its end."""
+
+    class Watched(AsyncOffPolicyTrainer):
+        def _init_driver(self, *args):
+            driver = super()._init_driver(*args)
+            driver.observers.append(lambda *trajectory: time.sleep(0.1))
+            return driver
+
+    first = small_config(Watched, checkpoint_interval=1).create_trainer()
+    first.train()
+    again = small_config(Watched, checkpoint_interval=1).create_trainer()
+    again.initialize()
+    counted = [int(trainer.driver.get_step_metrics()[1].result()) for trainer in (first, again)]
+    again.close()
+    assert counted[0] == counted[1] > 0
 
 
 def test_a_resumed_run_draws_other_environment_seeds(small_config, monkeypatch):
@@ -267,6 +287,14 @@ def test_the_on_policy_trainer_tells_of_settings_that_it_has_not(small_config, t
     strict = small_config(OnPolicyTrainer, root_dir=str(tmp_path / "b"), strict=True, **given).create_trainer()
     with pytest.raises(ValueError, match=said):
         strict.train()
+
+
+def test_the_on_policy_trainer_refuses_a_behavior_that_samples(small_config):
+    bind_pursuit()
+    trainer = small_config(OnPolicyTrainer, algorithm_ctor=behaviors(chaser=ppo(), runner=dqn())).create_trainer()
+    with pytest.raises(ValueError, match=r"The behavior 'runner' learns from samples .*@sync_off_policy_trainer"):
+        trainer.train()
+    assert not trainer.initialized, "a command tells it in a line"
 
 
 def test_several_batched_environments_of_a_trainer_with_one_are_told(small_config, tmp_path, caplog):
