@@ -411,9 +411,18 @@ class Agent(OffPolicyAlgorithm):
     @property
     def rows_only_looked_at(self) -> int:
         """As the RL algorithm; the losses of other parts leave out the last row alone."""
-        learning = (self._icm, self._goal_generator, self._entropy_target)
         wanted = self._rl_algorithm.rows_only_looked_at
-        return wanted if all(part is None for part in learning) else min(wanted, 1)
+        return min(wanted, 1) if self._others_learn else wanted
+
+    @property
+    def runs_in_loss(self) -> bool:
+        """As the RL algorithm, where nothing else is trained."""
+        alone = self._encoding_network is None and not self._others_learn
+        return alone and self._rl_algorithm.runs_in_loss
+
+    @property
+    def _others_learn(self) -> bool:
+        return any(part is not None for part in (self._icm, self._goal_generator, self._entropy_target))
 
     @property
     def rows_for_targets(self) -> int:

@@ -150,6 +150,11 @@ class DqnAlgorithm(CriticAlgorithm):
         number = self._exploration(values) if allowed is None else self._exploration(values, allowed)
         return PolicyStep(self._as_action(number), () if is_stateless(self._train_state_spec) else after, ())
 
+    @property
+    def runs_in_loss(self) -> bool:
+        """See `OffPolicyAlgorithm.runs_in_loss`."""
+        return True
+
     def state_after_decision(self, time_step: Any, action: tf.Tensor, before: Nest, acted: Nest) -> Nest:
         """That after acting: the network remembers what it has seen, and not what was done."""
         return acted

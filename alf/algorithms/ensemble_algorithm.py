@@ -201,6 +201,11 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         return min(member.rows_only_looked_at for member in self._members)
 
     @property
+    def runs_in_loss(self) -> bool:
+        """Whether that is so of all members."""
+        return all(member.runs_in_loss for member in self._members)
+
+    @property
     def learning_state_spec(self) -> Nest:
         """The members'; whose turn it was is no part of learning."""
         return _state([member.learning_state_spec for member in self._members])

@@ -30,9 +30,7 @@ from alf.utils.common import check_sizes, is_stateless, zeros_from_spec
 from alf.utils.tracing import Traced
 
 _MOST_PLANS = 8  # more than the sizes that a run which learns from all there is alternates between
-_TRACES_OFTEN = (
-    "%s traces its update anew for each number of steps: set clear_replay_buffer=True, or learn from samples."
-)
+_TRACES_OFTEN = "%s traces its update anew for each number of steps: set clear_replay_buffer=True, or use samples."
 
 
 @dataclasses.dataclass
@@ -258,8 +256,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         Raises:
           ValueError: no replayer is set, it is empty or holds too little, or a size does not fit the data.
         """
-        replayer = self._volatile.replayer
-        if replayer is None:
+        if (replayer := self._volatile.replayer) is None:
             raise ValueError("No replayer is set: let a driver do it, or call set_exp_replayer('one_time', num_envs).")
         check_sizes(num_updates=num_updates, mini_batch_size=mini_batch_size, mini_batch_length=mini_batch_length)
         if not whole_replay_buffer_training:
@@ -430,8 +427,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def _forward(self, exp: Experience, state: Nest, extended: bool) -> tuple[LearnerTape | SharedTape, Nest]:
         """What `_run_train_steps` gives in training, and the tape that saw it."""
-        learners = self._volatile.learners
-        if learners is not None:
+        if (learners := self._volatile.learners) is not None:
             return learners.run(lambda e, s: self._run_train_steps(e, s, extended), exp, state)
         weights = [variables for _, variables in self.optimized_variables()]
         with LearnerTape([*itertools.chain(*weights)], persistent=len(weights) > 1) as tape, learning():
@@ -459,6 +455,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
         return 0
 
     @property
+    def runs_in_loss(self) -> bool:
+        """Whether feed-forward networks run in the loss alone, and nothing that is trained in `train_step`; by default not."""
+        return False
+
+    @property
     def rows_for_targets(self) -> int:
         """How many last rows of a sequence do not count as steps that are trained on."""
         return self.rows_only_looked_at
@@ -470,7 +471,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """
         rows = exp._replace(bootstrap=(), state=())
         if is_stateless(self.learning_state_spec):
-            looked_at = self.rows_only_looked_at if extended else 0
+            looked_at = self.rows_only_looked_at if extended and not self.runs_in_loss else 0
             nothing = zeros_from_spec(self.learning_state_spec, 1)
             return minibatch.map_apart(lambda e: self.train_step(e, nothing).info, rows, looked_at)
         return minibatch.scan(self.train_step, rows, self._first_state(exp) if state is None else state)
@@ -493,8 +494,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self, loss_info: LossInfo, grads_and_vars: list[tuple[tf.Tensor, tf.Variable]], valid: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         metrics = {"loss": loss_info.loss, **contracts.reported(self.name, loss_info, valid)}
-        grads = [g for g, _ in grads_and_vars if g is not None]
-        metrics["grad_norm"] = tf.linalg.global_norm(grads)
+        metrics["grad_norm"] = tf.linalg.global_norm([gradient for gradient, _ in grads_and_vars])
         if self._summarize_grads_and_vars:
             metrics.update(gradient_norms(grads_and_vars))
         return metrics

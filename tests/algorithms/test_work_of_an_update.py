@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.agent import Agent
+from alf.algorithms.ensemble_algorithm import EnsembleAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.rl_algorithm import training_info_from
 from alf.data_structures import Experience, StepType, TrainingInfo
 from alf.utils import rng
-from alf.utils.common import zeros_from_spec
+from alf.utils.common import image_scale_transformer, zeros_from_spec
 from tests.algorithms.off_policy import make
 
 OBS = tensor_spec.TensorSpec([3], tf.float32)
@@ -80,8 +83,8 @@ def products(function: Any) -> float:
     return total / BATCH
 
 
-def products_of_an_update(algorithm: Any, exp: Experience) -> float:
-    """As `products`, of one gradient step on experience [rows, BATCH]."""
+def traced_update(algorithm: Any, exp: Experience) -> Any:
+    """One gradient step on experience [rows, BATCH]."""
     algorithm.build_optimizers()
 
     @tf.function(autograph=False)
@@ -91,14 +94,14 @@ def products_of_an_update(algorithm: Any, exp: Experience) -> float:
 
     recorded = zeros_from_spec(algorithm.experience_spec.rollout_info, BATCH)
     recorded = tf.nest.map_structure(lambda x: tf.stack([x] * exp.step_type.shape[0]), recorded)
-    return products(update.get_concrete_function(exp._replace(rollout_info=recorded)))
+    return update.get_concrete_function(exp._replace(rollout_info=recorded))
 
 
 @pytest.mark.parametrize("name", WORK)
 def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
     spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
     algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
-    assert products_of_an_update(algorithm, experience(spec)) == WORK[name]
+    assert products(traced_update(algorithm, experience(spec))) == WORK[name]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,30 @@ def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
 def test_q_networks_run_where_a_row_is_trained_or_looked_at(n: int, rows: int, double: bool, work: int) -> None:
     loss = OneStepTDLoss(n_step=n)
     algorithm = make("dqn", OBS, CHOICE, layers=(HIDDEN, HIDDEN), double=double, critic_loss=loss)
-    assert products_of_an_update(algorithm, experience(CHOICE, rows)) == work
+    assert products(traced_update(algorithm, experience(CHOICE, rows))) == work
+
+
+@pytest.mark.parametrize(("n", "members"), [(1, 1), (3, 1), (3, 2)])
+def test_an_agent_that_learns_by_dqn_puts_no_observations_together(n: int, members: int) -> None:
+    """Where nothing but the loss runs a network, the rows that are only looked at need not be taken apart from the others."""
+    wide = tensor_spec.BoundedTensorSpec([40, 40], tf.uint8, 0, 255)
+
+    def dqn(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+        return make("dqn", observation_spec, action_spec, layers=(8,), critic_loss=OneStepTDLoss(n_step=n))
+
+    rl_algorithm = dqn if members == 1 else functools.partial(EnsembleAlgorithm, members=[dqn] * members)
+    optimizer = tf.keras.optimizers.legacy.Adam(1e-3)
+    agent = Agent(
+        wide,
+        CHOICE,
+        rl_algorithm_cls=rl_algorithm,
+        optimizer=optimizer,
+        observation_transformer=image_scale_transformer,
+    )
+    exp = experience(CHOICE, n + 1)
+    update = traced_update(agent, exp._replace(observation=tf.zeros([n + 1, BATCH, 40, 40], tf.uint8)))
+    joined = [o for o in needed(update) if o.type == "ConcatV2" and o.outputs[0].shape[-2:] == [40, 40]]
+    assert not joined
 
 
 @pytest.mark.parametrize("name", WORK)
