@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from tf_agents.networks.network import Network
 
 
 class _Mode(threading.local):
@@ -41,10 +42,28 @@ def call_network(network: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
 
     Returns:
       its output and state.
+
+    Raises:
+      ValueError: it takes inputs of another kind.
     """
     if _mode.learning and isinstance(network, tf.keras.layers.Layer) and _takes_training(network):
         kwargs["training"] = True
-    return network(inputs, **kwargs)
+    try:
+        return network(inputs, **kwargs)
+    except (TypeError, ValueError) as e:
+        if isinstance(network, Network) and network.input_tensor_spec is not None:
+            takes, given = _kinds(network.input_tensor_spec, 0), _kinds(inputs, 1)
+            if takes != given:
+                raise ValueError(
+                    f"{network.name} takes {takes} and is given {given}: set its input_tensor_spec to what it sees, behind "
+                    "observation transformers, masks and an encoding_network."
+                ) from e
+        raise
+
+
+def _kinds(nest: Any, outer_rank: int) -> Any:
+    """What there is, in words, of a nest of specs or tensors, without the outer axes."""
+    return tf.nest.map_structure(lambda x: f"{x.dtype.name} {list(x.shape)[outer_rank:]}", nest)
 
 
 def _takes_training(network: Any) -> bool:
