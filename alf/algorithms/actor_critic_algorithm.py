@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_agents.specs import BoundedTensorSpec
 
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
-from alf.algorithms.network_kinds import check_draws, check_output
+from alf.algorithms.network_kinds import build_network, check_draws, check_output
 from alf.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.data_structures import (
@@ -70,8 +70,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
           ValueError: the actor gives no distributions, or scales its means to bounds where there are none; or the value
             network gives more than a value.
         """
-        actor = actor_network() if _is_factory(actor_network) else actor_network
-        value = value_network() if _is_factory(value_network) else value_network
+        actor, value = build_network(actor_network), build_network(value_network)
         check_draws(name, actor)
         check_output(name, value, "a value network that gives one value, [B], such as ValueNetwork", [[]])
         _check_means(actor, action_spec)
@@ -172,7 +171,3 @@ def _check_means(actor: Any, action_spec: Nest) -> None:
                 f"{actor.name} scales its means to the bounds of actions that have none: bind its "
                 "NormalProjectionNetwork.mean_transform = None, or have a wrapper rescale them from a Box such as [-1, 1]."
             )
-
-
-def _is_factory(network: Any) -> bool:
-    return callable(network) and not isinstance(network, tf.Module)

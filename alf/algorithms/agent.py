@@ -23,6 +23,7 @@ from alf.algorithms.agent_parts import (
 )
 from alf.algorithms.curiosity import CuriosityAlgorithm, Explored, Transition
 from alf.algorithms.entropy_target_algorithm import EntropyTargetAlgorithm
+from alf.algorithms.network_kinds import build_network
 from alf.algorithms.normalization import ObservationNormalizer, RewardNormalizer
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm, check_constructor
@@ -43,13 +44,12 @@ def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
     """The encoding network, None where there is none, and specs of what it makes of an observation."""
     if network is None:
         return None, observation_spec
-    encoder = network if isinstance(network, tf.Module) else network()
-    seen_spec = encoder.create_variables()
+    encoder = build_network(network)
     if not is_stateless(encoder.state_spec):
         raise ValueError(
             "Agent's encoding_network must be feed-forward: put recurrence into the actor and value networks."
         )
-    return encoder, seen_spec
+    return encoder, encoder.create_variables()
 
 
 def _check_parts(

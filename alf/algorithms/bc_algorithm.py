@@ -7,6 +7,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms.network_kinds import build_network
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.predictions import outputs_of
 from alf.algorithms.stored_steps import time_steps_of
@@ -62,8 +63,7 @@ class BcAlgorithm(OffPolicyAlgorithm):
             hold numbers that are not finite.
         """
         check_sizes(sequence_length=sequence_length)
-        actor = actor_network if isinstance(actor_network, tf.Module) else actor_network()
-        actor.create_variables()
+        actor = build_network(actor_network)
         super().__init__(
             observation_spec,
             action_spec,

@@ -58,13 +58,6 @@ def check_bounds(action_spec: Nest, name: str) -> None:
             )
 
 
-def build_network(network: Any) -> Any:
-    """`network`, or what it makes if it is a function, with its variables created."""
-    built = network if isinstance(network, tf.Module) else network()
-    built.create_variables()
-    return built
-
-
 def state_spec_of(actor: Any = None, critics: Sequence[Any] = (), noise: Nest = ()) -> Nest:
     """Specs of what these networks and the noise remember, NetworkStates; `()` where that is nothing."""
     spec = NetworkStates(
@@ -87,9 +80,10 @@ def copies(networks: Sequence[Any], prefix: str) -> list[Any]:
     """Networks of the same kind with variables of their own, whose kernels begin with other values.
 
     Raises:
-      ValueError: a copy shares variables with its original, such as those of a layer that was made outside of it.
+      ValueError: one cannot be copied, or a copy shares variables with its original, such as those of a layer that was
+        made outside of it.
     """
-    made = [network.copy(name=f"{prefix}{i}") for i, network in enumerate(networks)]
+    made = [_copy(network, f"{prefix}{i}") for i, network in enumerate(networks)]
     for original, network in zip(networks, made, strict=True):
         network.create_variables()
         own = {v.ref() for v in original.variables}
@@ -101,6 +95,16 @@ def copies(networks: Sequence[Any], prefix: str) -> list[Any]:
             )
         _draw_equal_kernels(original, network)
     return made
+
+
+def _copy(network: Any, name: str) -> Any:
+    try:
+        return network.copy(name=name)
+    except TypeError as e:
+        raise ValueError(
+            f"{network.name} cannot be copied, as for its target network: a copy is a {type(network).__name__} made with the "
+            "same arguments and another `name`, which its __init__ has to take and to hand to super().__init__."
+        ) from e
 
 
 # What Keras' layers begin with at random, by the name of the initialiser.

@@ -11,7 +11,6 @@ import tensorflow as tf
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
     NetworkStates,
-    build_network,
     copies,
     critic_values,
     minimum,
@@ -19,7 +18,7 @@ from alf.algorithms.critic_algorithm import (
     value_ascent,
 )
 from alf.algorithms.exploration import ActionExploration, Exploration, OUNoise, exploration_for, half_range
-from alf.algorithms.network_kinds import check_critic, check_output
+from alf.algorithms.network_kinds import build_network, check_critic, check_output
 from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.parameter_noise import ParameterNoise, action_distance
 from alf.algorithms.predictions import several

@@ -11,7 +11,6 @@ import tensorflow as tf
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
     advance,
-    build_network,
     critic_values,
     state_spec_of,
 )
@@ -23,7 +22,7 @@ from alf.algorithms.exploration import (
     epsilon_greedy,
     exploration_for,
 )
-from alf.algorithms.network_kinds import check_judges_all, number_of_actions
+from alf.algorithms.network_kinds import build_network, check_judges_all, number_of_actions
 from alf.algorithms.parameter_noise import ParameterNoise, divergence_of_epsilon, value_distance
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple

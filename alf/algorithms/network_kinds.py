@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.networks.network import Network
 
 from alf.data_structures import Nest
 
@@ -14,6 +15,28 @@ from alf.data_structures import Nest
 def number_of_actions(spec: Any) -> int:
     """How many values a component of a discrete action has, by its bounded spec."""
     return int(np.max(spec.maximum) - np.min(spec.minimum)) + 1
+
+
+def build_network(network: Any) -> Any:
+    """`network`, or what it makes if it is a function, with its variables created.
+
+    Raises:
+      ValueError: that is no network of TF-Agents' kind, or it does not work.
+    """
+    built = network() if callable(network) and not isinstance(network, tf.Module) else network
+    if not isinstance(built, Network):
+        raise ValueError(
+            f"A network of TF-Agents' kind is needed, got {built!r}: make one, such as @QNetwork(), or of Keras layers "
+            "tf_agents.networks.sequential.Sequential(layers, input_spec)."
+        )
+    try:
+        built.create_variables()
+    except (TypeError, ValueError) as e:
+        raise ValueError(
+            f"{type(built).__name__} {built.name!r} fails at its first call: {str(e).rstrip('.')}. Its call(inputs, step_type, "
+            "network_state) has to give the pair (output, network_state)."
+        ) from e
+    return built
 
 
 def check_output(name: str, network: Any, needed: str, shapes: Sequence[Sequence[int | None]] | None) -> None:

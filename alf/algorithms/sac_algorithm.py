@@ -10,14 +10,13 @@ import tensorflow as tf
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
     NetworkStates,
-    build_network,
     copies,
     critic_values,
     minimum,
     state_spec_of,
     value_ascent,
 )
-from alf.algorithms.network_kinds import check_critic, check_draws
+from alf.algorithms.network_kinds import build_network, check_critic, check_draws
 from alf.algorithms.one_step_loss import row_weights
 from alf.algorithms.predictions import outputs_of, several
 from alf.algorithms.transitions import Transitions

@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 from tf_agents.networks.categorical_q_network import CategoricalQNetwork
+from tf_agents.networks.network import Network
 from tf_agents.networks.q_network import QNetwork
+from tf_agents.networks.sequential import Sequential
 from tf_agents.networks.value_network import ValueNetwork
 from tf_agents.specs import tensor_spec
 
@@ -29,6 +31,18 @@ CHOICE = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 3)
 def _adams() -> dict[str, Any]:
     adam = tf.keras.optimizers.legacy.Adam
     return {"actor_optimizer": adam(), "critic_optimizer": adam()}
+
+
+class _Own(Network):
+    """What `gives` makes of the inputs and a state; without a name."""
+
+    def __init__(self, gives: Any) -> None:
+        super().__init__(OBS, state_spec=(), name="own")
+        self._gives = gives
+        self._layer = tf.keras.layers.Dense(4)
+
+    def call(self, inputs: tf.Tensor, step_type: Any = None, network_state: Any = ()) -> Any:
+        return self._gives(self._layer(inputs), network_state)
 
 
 def _pair() -> Any:
@@ -107,3 +121,27 @@ def test_a_pair_of_observations_is_no_observation_and_action() -> None:
 
     actor, critic = ActorDistributionNetwork(two, CHOICE, **merged()), QNetwork(two, CHOICE, **merged())
     assert SacAlgorithm(two, CHOICE, actor, critic).name == "SacAlgorithm"
+
+
+@pytest.mark.parametrize(
+    ("network", "told"),
+    [
+        ("QNetwork", r"A network of TF-Agents' kind is needed, got 'QNetwork': make one, such as @QNetwork\(\)"),
+        (lambda: tf.keras.Sequential([tf.keras.layers.Dense(4)]), r"is needed, got <.*Sequential.*>: make one"),
+        (
+            lambda: Sequential([tf.keras.layers.Dense(4)]),
+            r"'sequential\w*' fails at its first call: .* no input_tensor_spec",
+        ),
+        (
+            lambda: _Own(lambda output, state: output),
+            r"_Own 'own' fails .* has to give the pair \(output, network_state\)",
+        ),
+        (
+            lambda: _Own(lambda output, state: (output, state)),
+            r"own cannot be copied, .* `name`, which its __init__ has to",
+        ),
+    ],
+)
+def test_what_is_no_network_says_what_one_is(network: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        DqnAlgorithm(OBS, CHOICE, network)
