@@ -33,6 +33,9 @@ flags.declare_key_flag("checkpoint")
 
 FORMAT = 1
 
+# A logarithm of 1, as other programs may have rounded it.
+_MOST_ROUNDED = 1e-3
+
 
 def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamma: float = 1.0) -> dict[str, Any]:
     """Judges a checkpoint of a run whose gin configuration is parsed.
@@ -80,6 +83,13 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
         raise command_line.UsageError(
             f"The dataset {dataset} has no column log_probability, the chances with which its actions were chosen: record "
             "it with alf.bin.record, or write the column."
+        )
+    above = steps.log_probability > _MOST_ROUNDED
+    if above.any():
+        raise command_line.UsageError(
+            f"The dataset {dataset} has log_probability={steps.log_probability[above][0]} at step "
+            f"{int(np.argmax(above))}, and no chance of a discrete action is above 1: write its natural logarithm, which is at "
+            "most 0."
         )
     log_ratio = judged.log_probability - steps.log_probability
     episodes = estimators.contributions(steps.step_type, steps.reward, log_ratio, gamma, judged.value, judged.q_value)

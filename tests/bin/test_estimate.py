@@ -144,6 +144,10 @@ def test_datasets_that_do_not_do_are_told_in_a_sentence(trained, recorded, tmp_p
     chances = columns.pop("log_probability")
     np.savez(tmp_path / "bare.npz", **columns)
     assert "has no column log_probability" in told(tmp_path / "bare.npz")
+    np.savez(tmp_path / "chances.npz", **columns, log_probability=np.exp(chances))
+    assert "and no chance of a discrete action is above 1: write its natural logarithm" in told(
+        tmp_path / "chances.npz"
+    )
     chances[3] = -np.inf
     np.savez(tmp_path / "never.npz", **columns, log_probability=chances)
     assert "log_probability=-inf at step 3: a chance is above 0." in told(tmp_path / "never.npz")
