@@ -76,8 +76,8 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
     judged = judge(algorithm, steps, epsilon)
     if judged is None:
         raise command_line.UsageError(
-            f"{algorithm.name} gives no chances of discrete actions by what is recorded alone (actions are continuous, or "
-            "it acts by goals): play it with alf.bin.evaluate."
+            f"{algorithm.name} gives no chances of discrete actions by what is recorded alone ({_why_none(algorithm)}): play "
+            "it with alf.bin.evaluate."
         )
     if isinstance(steps.log_probability, tuple):
         raise command_line.UsageError(
@@ -108,6 +108,17 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
         "estimates": {name: _finite(one._asdict()) for name, one in found.items()},
         "versions": versions(),
     }
+
+
+def _why_none(algorithm: Any) -> str:
+    """Why a policy has no chances of recorded actions."""
+    import tensorflow as tf
+
+    if algorithm.follows_goals:
+        return "it acts by goals"
+    if not all(spec.dtype.is_integer for spec in tf.nest.flatten(algorithm.action_spec)):
+        return "actions are continuous"
+    return "it tells no probabilities of its actions and no values of them, as an ensemble or an agent of TF-Agents"
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
