@@ -33,6 +33,9 @@ flags.declare_key_flag("checkpoint")
 
 FORMAT = 1
 
+# A logarithm of 1, as other programs may have rounded it.
+_MOST_ROUNDED = 1e-3
+
 
 def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamma: float = 1.0) -> dict[str, Any]:
     """Judges a checkpoint of a run whose gin configuration is parsed.
@@ -73,13 +76,20 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
     judged = judge(algorithm, steps, epsilon)
     if judged is None:
         raise command_line.UsageError(
-            f"{algorithm.name} gives no chances of discrete actions by what is recorded alone (actions are continuous, or "
-            "it acts by goals): play it with alf.bin.evaluate."
+            f"{algorithm.name} gives no chances of discrete actions by what is recorded alone ({_why_none(algorithm)}): play "
+            "it with alf.bin.evaluate."
         )
     if isinstance(steps.log_probability, tuple):
         raise command_line.UsageError(
             f"The dataset {dataset} has no column log_probability, the chances with which its actions were chosen: record "
             "it with alf.bin.record, or write the column."
+        )
+    above = steps.log_probability > _MOST_ROUNDED
+    if above.any():
+        raise command_line.UsageError(
+            f"The dataset {dataset} has log_probability={steps.log_probability[above][0]} at step "
+            f"{int(np.argmax(above))}, and no chance of a discrete action is above 1: write its natural logarithm, which is at "
+            "most 0."
         )
     log_ratio = judged.log_probability - steps.log_probability
     episodes = estimators.contributions(steps.step_type, steps.reward, log_ratio, gamma, judged.value, judged.q_value)
@@ -98,6 +108,17 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
         "estimates": {name: _finite(one._asdict()) for name, one in found.items()},
         "versions": versions(),
     }
+
+
+def _why_none(algorithm: Any) -> str:
+    """Why a policy has no chances of recorded actions."""
+    import tensorflow as tf
+
+    if algorithm.follows_goals:
+        return "it acts by goals"
+    if not all(spec.dtype.is_integer for spec in tf.nest.flatten(algorithm.action_spec)):
+        return "actions are continuous"
+    return "it tells no probabilities of its actions and no values of them, as an ensemble or an agent of TF-Agents"
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:

@@ -184,7 +184,7 @@ def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_b
 def _decays(config: str) -> list[tuple[str, str]]:
     """Names and steps of the learning rates of a configuration that fall for so many gradient steps."""
     try:
-        with open(config) as file:
+        with open(config, encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         return []

@@ -98,8 +98,8 @@ def _check_operations(graph: Any) -> None:
     foreign = sorted({node.op_type for node in graph.node if not onnx.defs.has(node.op_type, node.domain)})
     if foreign:
         raise ExportError(
-            f"ONNX has no {', '.join(foreign)}, by which this policy computes, such as to draw goals: leave the ONNX model "
-            "out, the SavedModel has it."
+            f"ONNX has no {', '.join(foreign)}, by which this policy computes, as those that draw goals and agents of "
+            "TF-Agents do: leave the ONNX model out, the SavedModel has it."
         )
 
 

@@ -82,6 +82,7 @@ class StatsReporter:
         self._episodes = EpisodeLog(log_dir) if log_episodes else None
         self._last: tuple[int, float] | None = None
         self._last_rate: tuple[int, float] | None = None
+        self._told_rates: dict[str, float] = {}
         self._last_timings: tuple[Timings, float] | None = None
         self._last_ended: float | None = None
         self._began = time.monotonic()
@@ -195,6 +196,8 @@ class StatsReporter:
           agents: whose numbers are `Metrics/<behavior>/<name>`.
         """
         now = time.monotonic()
+        # At the end of a run, where nothing more was learned: what that takes is no part of the speed of training.
+        again = (self._last and self._last[0], self._last_rate and self._last_rate[0]) == (iteration, step)
         self._last = (iteration, now)
         scalars, averages, episodes = self._metric_scalars(metrics)
         if agents is not None:
@@ -203,7 +206,9 @@ class StatsReporter:
         scalars.update((f"Losses/{name}", float(value)) for name, value in (losses or {}).items())
         for name, value in (stats or {}).items():
             scalars[f"staleness/{name}" if name in _STALENESS else f"Driver/{name}"] = float(value)
-        scalars.update(self._rates(step, timings, now))
+        if not again:
+            self._told_rates = self._rates(step, timings, now)
+        scalars.update(self._told_rates)
         user, user_histograms = self._user.drain()
         axes: dict[str, Value] = {STEP: step, "iteration": iteration, "env_steps": env_steps, "episodes": episodes}
         axes |= {"seconds": self.seconds, "wall_time": time.time()}

@@ -266,6 +266,15 @@ class Checkpointer:
     def _restore(self, record: Record) -> str:
         path = os.path.join(self._root_dir, record.prefix())
         try:
+            self._take_all_of(path)
+        except tf.errors.OpError as e:
+            # A run that goes on beside this program may have let it go since it was looked at.
+            raise CheckpointError(f"Checkpoint {path} cannot be read any more: {damage_of(path) or e.message}.") from e
+        self._at = record.step
+        return path
+
+    def _take_all_of(self, path: str) -> None:
+        try:
             self._read(path)
         except (AssertionError, ValueError) as e:
             unfit = unfit_behaviors(self._objects.get("algorithm"), path)
@@ -278,8 +287,6 @@ class Checkpointer:
                 f"with, or another root_dir. ({str(e).splitlines()[0]})"
             ) from e
         self._tell_left_out(path)
-        self._at = record.step
-        return path
 
     def _read(self, path: str) -> None:
         """Raises AssertionError or ValueError where the run has what the checkpoint lacks, but for settings."""

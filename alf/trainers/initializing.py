@@ -61,7 +61,13 @@ def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "ini
     names = list(algorithm.by_name) if isinstance(algorithm, Behaviors) else []
     found = origins(source, names, setting)
     for origin in found:
-        _load(algorithm, origin, f"{setting}={source}")
+        what = f"{setting}={source}"
+        try:
+            _load(algorithm, origin, what)
+        except tf.errors.OpError as e:
+            # A run that goes on there may have let it go since it was looked at.
+            why = damage_of(origin.path) or e.message
+            raise CheckpointError(f"{what}: {origin.path} cannot be read any more: {why}.") from e
     return [origin.path for origin in found]
 
 

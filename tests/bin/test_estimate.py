@@ -144,6 +144,10 @@ def test_datasets_that_do_not_do_are_told_in_a_sentence(trained, recorded, tmp_p
     chances = columns.pop("log_probability")
     np.savez(tmp_path / "bare.npz", **columns)
     assert "has no column log_probability" in told(tmp_path / "bare.npz")
+    np.savez(tmp_path / "chances.npz", **columns, log_probability=np.exp(chances))
+    assert "and no chance of a discrete action is above 1: write its natural logarithm" in told(
+        tmp_path / "chances.npz"
+    )
     chances[3] = -np.inf
     np.savez(tmp_path / "never.npz", **columns, log_probability=chances)
     assert "log_probability=-inf at step 3: a chance is above 0." in told(tmp_path / "never.npz")
@@ -170,9 +174,17 @@ def test_continuous_actions_are_refused_and_recorded_without_chances(tmp_path, l
     assert logged[-1].endswith("without the chances of their actions.")
     assert run_here(estimate.main, f"--root_dir={root}", f"--dataset={path}") == 2
     # Recording it again would bring none.
-    assert "gives no chances of discrete actions" in logged[-1]
+    assert "by what is recorded alone (actions are continuous): play" in logged[-1]
     with np.load(path) as archive:
         columns = dict(archive)
     np.savez(path, **columns, log_probability=np.zeros(len(columns["reward"]), np.float32))
     assert run_here(estimate.main, f"--root_dir={root}", f"--dataset={path}") == 2
     assert "gives no chances of discrete actions" in logged[-1]
+
+
+def test_discrete_actions_without_probabilities_and_values_are_not_called_continuous(
+    trained, recorded, logged, monkeypatch
+):
+    monkeypatch.setattr("alf.algorithms.judging.judge", lambda *given: None)
+    assert run_here(estimate.main, f"--root_dir={trained}", f"--dataset={recorded}") == 2
+    assert "(it tells no probabilities of its actions and no values of them, as an ensemble" in logged[-1]

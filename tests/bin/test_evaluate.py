@@ -14,6 +14,7 @@ from alf.bin import command_line, evaluate, output_flag, train
 from alf.bin import trained as waiting
 from alf.bin.episodes import run_episodes, summary
 from alf.bin.output_flag import append_line, read_lines
+from alf.trainers import checkpointing
 from alf.trainers.run_index import Record, RunIndex
 from alf.trainers.run_lock import RunLock
 from tests.bin.running import copy_run, run_here, snapshot
@@ -334,6 +335,23 @@ def test_a_worker_leaves_out_what_was_removed_meanwhile(trained, tmp_path, logge
     monkeypatch.setattr(evaluate.trained, "restore", restore)
     assert _evaluate(tmp_path, "--watch", "--num_episodes=1", "--deterministic") == 0
     assert any("ckpt-1 is left out: There is no checkpoint" in line for line in logged)
+    assert "Evaluated 1 checkpoints" in logged[-1]
+
+
+def test_a_worker_leaves_out_what_is_removed_while_it_is_read(trained, tmp_path, logged, monkeypatch):
+    copy_run(trained, tmp_path, 1, 2, status="finished")
+    real = checkpointing.left_out
+
+    def left_out(algorithm, path, acts_only):
+        if path.endswith("ckpt-1"):
+            for file in (tmp_path / "train" / "algorithm").glob("ckpt-1.*"):
+                file.unlink()
+        return real(algorithm, path, acts_only)
+
+    monkeypatch.setattr(checkpointing, "left_out", left_out)
+    assert _evaluate(tmp_path, "--watch", "--num_episodes=1", "--deterministic") == 0
+    told = "ckpt-1 cannot be read any more: its files are gone."
+    assert any(line.startswith("ckpt-1 is left out: ") and line.endswith(told) for line in logged)
     assert "Evaluated 1 checkpoints" in logged[-1]
 
 

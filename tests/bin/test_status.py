@@ -87,6 +87,11 @@ def test_learning_rates_that_fall_over_the_run_are_extended_with_it(run, capsys)
     assert f"To extend: python -m alf.bin.train --root_dir={run}{expected}\n" in _text(capsys, run)
 
 
+def test_a_configuration_that_is_no_text_takes_nothing_of_the_rest(run, capsys):
+    (run / "configured.gin").write_bytes(b"\xff\nPolynomialDecay.decay_steps = 70\n")
+    assert "=14 --gin_param=PolynomialDecay.decay_steps=140\n" in _text(capsys, run)
+
+
 def test_a_learning_rate_that_a_macro_has_fall_is_extended_too(run, capsys):
     (run / "configured.gin").write_text("steps = 70\nPolynomialDecay.decay_steps = %steps\n")
     assert "=14 --gin_param=PolynomialDecay.decay_steps=140\n" in _text(capsys, run)

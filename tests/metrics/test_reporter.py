@@ -292,6 +292,18 @@ def test_time_shares_are_of_the_stretch_between_two_summaries(tmp_path, monkeypa
     )
 
 
+def test_a_row_for_the_same_iteration_again_keeps_speed_and_shares(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("alf.metrics.reporter.time.monotonic", lambda: now[0])
+    with StatsReporter(str(tmp_path)) as reporter:
+        for iteration, trained in ((1, 0.0), (2, 6.0), (2, 6.5)):
+            reporter.write(iteration, 10 * iteration, timings=Timings(trained, 0.0, trained, 0.0, 0.0, 1))
+            now[0] += 10.0
+    _, before, last = _csv(tmp_path)
+    for name in ("global_steps_per_sec", "Time/learner_training", "Time/learner_other"):
+        assert last[name] == before[name] != ""
+
+
 def test_histograms_and_recent_values(tmp_path):
     with StatsReporter(str(tmp_path)) as reporter:
         reporter.add("Own/spread", [1.0, 2.0, 2.0], Aggregation.HISTOGRAM)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import gin
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from alf.algorithms.exploration import LinearSchedule
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.environments.grouped_rows import GroupedRows
 from alf.environments.utils import create_environment
+from alf.trainers import initializing
+from alf.trainers.checkpoint_objects import StoredObjects
 from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.config import TrainerConfig
 from alf.trainers.initializing import load_weights
@@ -246,6 +250,21 @@ def test_mistakes_of_initialize_from(old):
         with pytest.raises(CheckpointError) as error:
             load_weights(algorithm, source.replace("OLD", root))
         assert message in str(error.value)
+
+
+def test_weights_that_are_removed_while_they_are_read_are_told_in_a_sentence(old, tmp_path, monkeypatch):
+    bind_hands()
+    root = shutil.copytree(old[1], tmp_path / "live")
+    _, algorithm = _new()
+
+    def objects_of(reader):
+        for file in (root / "train" / "algorithm").glob("ckpt-*"):
+            file.unlink()
+        return StoredObjects(reader)
+
+    monkeypatch.setattr(initializing, "StoredObjects", objects_of)
+    with pytest.raises(CheckpointError, match=r"^initialize_from=.* cannot be read any more: its files are gone\.$"):
+        load_weights(algorithm, str(root))
 
 
 def test_a_restore_that_fails_names_the_behavior(old, small_config):
