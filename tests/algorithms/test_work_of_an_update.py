@@ -15,7 +15,7 @@ from alf.algorithms.rl_algorithm import training_info_from
 from alf.data_structures import Experience, StepType, TrainingInfo
 from alf.utils import rng
 from alf.utils.common import zeros_from_spec
-from tests.algorithms.off_policy import make
+from tests.algorithms.off_policy import DISCRETE, make
 
 OBS = tensor_spec.TensorSpec([3], tf.float32)
 BOX = tensor_spec.BoundedTensorSpec([2], tf.float32, [-2.0, -2.0], [2.0, 2.0])
@@ -80,8 +80,8 @@ def products(function: Any) -> float:
     return total / BATCH
 
 
-def products_of_an_update(algorithm: Any, exp: Experience) -> float:
-    """As `products`, of one gradient step on experience [rows, BATCH]."""
+def an_update(algorithm: Any, exp: Experience) -> Any:
+    """One gradient step on experience [rows, BATCH], traced."""
     algorithm.build_optimizers()
 
     @tf.function(autograph=False)
@@ -91,7 +91,24 @@ def products_of_an_update(algorithm: Any, exp: Experience) -> float:
 
     recorded = zeros_from_spec(algorithm.experience_spec.rollout_info, BATCH)
     recorded = tf.nest.map_structure(lambda x: tf.stack([x] * exp.step_type.shape[0]), recorded)
-    return products(update.get_concrete_function(exp._replace(rollout_info=recorded)))
+    return update.get_concrete_function(exp._replace(rollout_info=recorded))
+
+
+def products_of_an_update(algorithm: Any, exp: Experience) -> float:
+    """As `products`, of one gradient step on experience [rows, BATCH]."""
+    return products(an_update(algorithm, exp))
+
+
+@pytest.mark.parametrize("name", [*WORK, "c51"])
+def test_all_products_are_those_of_layers(name: str) -> None:
+    """Mixed precision makes products in bfloat16, and losses are of float32."""
+    spec = CHOICE if name in DISCRETE else BOX
+    algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
+    kernels = {tuple(v.shape) for v in algorithm.variables if v.shape.rank == 2}
+    for operation in needed(an_update(algorithm, experience(spec))):
+        if "MatMul" in operation.type or operation.type == "Einsum":
+            shapes = {tuple(t.shape) for t in [*operation.inputs, *operation.outputs]}
+            assert shapes & kernels, (operation.type, shapes)
 
 
 @pytest.mark.parametrize("name", WORK)
