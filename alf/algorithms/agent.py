@@ -12,6 +12,7 @@ from absl import logging
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent_parts import (
     AgentInfo,
+    AgentState,
     by_size,
     check_part,
     goal_of,
@@ -269,6 +270,13 @@ class Agent(OffPolicyAlgorithm):
             goal = self._goal_generator.rollout(self._normalized(time_step), part(state, "goal_generator"), mode)
         step = self._rl_algorithm.rollout(self._seen(time_step, goal.action), part(state, "rl"), mode)
         return self._joined(step, goal)
+
+    def state_after_decision(self, time_step: ActionTimeStep, action: Nest, before: Nest, acted: Nest) -> Nest:
+        """See `RLAlgorithm`; beside a goal generator, whose goal is not told here, as after the agent's own action."""
+        if not isinstance(acted, AgentState) or self._goal_generator is not None:
+            return acted
+        seen = self._seen(time_step, ())
+        return acted._replace(rl=self._rl_algorithm.state_after_decision(seen, action, before.rl, acted.rl))
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The RL algorithm's predict on what it sees, with the goal generator's."""

@@ -283,6 +283,23 @@ class Behaviors(OffPolicyAlgorithm):
 
         return self._act(time_step, {p.name: () for p in self._parts}, act).action
 
+    def state_after_decision(self, time_step: ActionTimeStep, action: Nest, before: Nest, acted: Nest) -> Nest:
+        """See `RLAlgorithm`; who decides nothing stays in its state."""
+        after = dict(acted)
+        for part in self._parts:
+            name, count = part.name, part.slots.count
+            if not part.algorithm.need_full_rollout_state():
+                continue
+            rows, idle = rows_of(time_step, name, count), idle_rows(time_step, name)
+            own, of_acting, done = merged((before[name], acted[name], action[name]), 0)
+            own = common.reset_state_at_first(own, rows.step_type)
+            found = part.algorithm.state_after_decision(rows, done, own, of_acting)
+            kept = tf.nest.map_structure(
+                lambda a, f, idle=idle: tf.where(broadcast_mask(idle, f), a, f), of_acting, found
+            )
+            after[name] = split(kept, count)
+        return after
+
     def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
         """See `RLAlgorithm`; [B, K, ...], the names of the behaviors in front."""
         found = {}

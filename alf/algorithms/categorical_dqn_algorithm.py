@@ -71,7 +71,8 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
 
     def values_of(self, output: tf.Tensor) -> tf.Tensor:
         """The mean returns of all actions, of logits [..., number of actions, number of atoms]."""
-        return tf.linalg.matvec(tf.nn.softmax(output), self._atoms(output))
+        # Not as a product of matrices, which mixed precision would make in bfloat16, as those of layers.
+        return tf.reduce_sum(tf.nn.softmax(output) * self._atoms(output), -1)
 
     @property
     def n_step(self) -> int:
@@ -104,4 +105,4 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
         reached = ahead.reward[:, tf.newaxis] + ahead.discount[:, tf.newaxis] * atoms
         reached = tf.clip_by_value(reached, self._min, self._max)
         share = tf.maximum(1.0 - tf.abs(reached[:, tf.newaxis, :] - atoms[:, tf.newaxis]) / gap, 0.0)
-        return tf.linalg.matvec(share, following)
+        return tf.reduce_sum(share * following[:, tf.newaxis], -1)

@@ -294,14 +294,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         return states._replace(actor=actor_state)
 
     def state_after_decision(self, time_step: Any, action: tf.Tensor, before: Nest, acted: Nest) -> Nest:
-        """What is remembered after `action` [B, ...] where others had a say in it.
-
-        Args:
-          time_step: [B, ...].
-          action: what was done.
-          before: the state before it.
-          acted: the state after it, had it been what this algorithm would have done.
-        """
+        """See `RLAlgorithm.state_after_decision`; critics remember what was done."""
         if not isinstance(acted, NetworkStates) or not self.use_rollout_state:
             return acted
         return self.next_states(time_step, action, before._replace(noise=acted.noise), acted.actor)

@@ -120,13 +120,17 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """The decision about what the members would do to collect; what their critics remember follows it."""
         step = self._decided(time_step, state, lambda member, remembered: member.rollout(time_step, remembered, mode))
-        if not isinstance(step.state, EnsembleState):
-            return step
+        return step._replace(state=self.state_after_decision(time_step, step.action, state, step.state))
+
+    def state_after_decision(self, time_step: ActionTimeStep, action: Nest, before: Nest, acted: Nest) -> Nest:
+        """The members'."""
+        if not isinstance(acted, EnsembleState):
+            return acted
         states = [
-            member.state_after_decision(time_step, step.action, before, acted)
-            for (member, before), acted in zip(self._remembering(state), step.state.members, strict=True)
+            member.state_after_decision(time_step, action, own, after)
+            for (member, own), after in zip(self._remembering(before), acted.members, strict=True)
         ]
-        return step._replace(state=_state(states, step.state.turn))
+        return _state(states, acted.turn)
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The decision about what the members would do in evaluation."""

@@ -251,6 +251,17 @@ class RLAlgorithm(Algorithm):
         """
         raise NotImplementedError(f"{type(self).__name__} defines no rollout.")
 
+    def state_after_decision(self, time_step: ActionTimeStep, action: Nest, before: Nest, acted: Nest) -> Nest:
+        """What is remembered after an action that is not, or not only, this algorithm's; by default as after its own.
+
+        Args:
+          time_step: transformed, [B, ...].
+          action: what was done, [B, ...].
+          before: recurrent state before the step, zero at FIRST, [B, ...].
+          acted: that after what this algorithm would have done.
+        """
+        return acted
+
     def act(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:
         """One acting step of every driver: `rollout` with random numbers that follow from `seed`.
 

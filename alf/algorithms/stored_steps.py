@@ -87,17 +87,21 @@ def _dealt(step_type: np.ndarray, streams: int) -> list[np.ndarray]:
 def _recorder(algorithm: RLAlgorithm) -> Any:
     """What acting records at raw time steps [n, ...]: they, transformed, the states before them, infos, the states after.
 
-    It takes the time steps, the states, and the seed of what is drawn, int32 [2].
+    It takes the time steps, what was done there, the states, and the seed of what is drawn, int32 [2].
     """
 
-    def record(time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> tuple[ActionTimeStep, Nest, Nest, Nest]:
+    def record(
+        time_step: ActionTimeStep, action: Nest, state: Nest, seed: tf.Tensor
+    ) -> tuple[ActionTimeStep, Nest, Nest, Nest]:
         time_step = algorithm.transform_timestep(time_step)
         state = reset_state_at_first(state, time_step.step_type)
         with rng.scope(seed):
             step = algorithm.rollout(time_step, state, OFF_POLICY_TRAINING)
-        return time_step, state, nest_utils.distributions_to_params(step.info), step.state
+            after = algorithm.state_after_decision(time_step, action, state, step.state)
+        return time_step, state, nest_utils.distributions_to_params(step.info), after
 
-    signature = add_outer_dims((algorithm.time_step_spec, algorithm.train_state_spec), [None])
+    specs = algorithm.time_step_spec, algorithm.action_spec, algorithm.train_state_spec
+    signature = add_outer_dims(specs, [None])
     return tf.function(record, autograph=False, input_signature=[*signature, tf.TensorSpec([2], tf.int32)])
 
 
@@ -112,10 +116,11 @@ def _store(
         size = min(_PIECE, 1 << (total - at).bit_length() - 1)
         rows = slice(at, at + size)
         piece = tf.nest.map_structure(lambda x, rows=rows: x[rows], time_steps)
-        seen, states, info, state = _recorded(record, piece, state, (stream, at))
+        action = tf.nest.map_structure(lambda a, rows=rows: tf.constant(a[rows]), steps.action)
+        seen, states, info, state = _recorded(record, piece, action, state, (stream, at))
         exp = Experience(
             **seen._replace(env_id=tf.fill([size], stream))._asdict(),
-            action=tf.nest.map_structure(lambda a, rows=rows: tf.constant(a[rows]), steps.action),
+            action=action,
             rollout_info=info,
             state=states if algorithm.need_full_rollout_state() else (),
             policy_version=tf.zeros([size], tf.int64),
@@ -125,7 +130,7 @@ def _store(
 
 
 def _recorded(
-    record: Callable[..., Any], rows: ActionTimeStep, state: Nest, place: tuple[int, int]
+    record: Callable[..., Any], rows: ActionTimeStep, action: Nest, state: Nest, place: tuple[int, int]
 ) -> tuple[Any, Nest, Nest, Nest]:
     """As `record`, of consecutive steps [n, ...] from `state` [1, ...] on, and the state after the last.
 
@@ -133,11 +138,11 @@ def _recorded(
     """
     stream, first = place
     if is_stateless(state):
-        return record(rows, state, tf.constant([stream, first]))
+        return record(rows, action, state, tf.constant([stream, first]))
     found = []
     for t in range(rows.step_type.shape[0]):
-        row = tf.nest.map_structure(lambda x, t=t: x[t : t + 1], rows)
-        *recorded, state = record(row, state, tf.constant([stream, first + t]))
+        row, done = tf.nest.map_structure(lambda x, t=t: x[t : t + 1], (rows, action))
+        *recorded, state = record(row, done, state, tf.constant([stream, first + t]))
         found.append(tuple(recorded))
     seen, states, info = tf.nest.map_structure(lambda *x: tf.concat(x, 0), *found)
     return seen, states, info, state

@@ -200,6 +200,10 @@ class TracAlgorithm(OffPolicyAlgorithm):
         """The wrapped algorithm's."""
         return self._ac_algorithm.rollout(time_step, state, mode)
 
+    def state_after_decision(self, time_step: ActionTimeStep, action: Nest, before: Nest, acted: Nest) -> Nest:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.state_after_decision(time_step, action, before, acted)
+
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The wrapped algorithm's."""
         return self._ac_algorithm.predict(inputs, state, epsilon_greedy)

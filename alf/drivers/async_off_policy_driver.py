@@ -294,10 +294,10 @@ class AsyncOffPolicyDriver(Driver):
     def act_at_random(self, at_random: bool = True) -> None:
         """Has segments act at random within the action specs from now on, or by the policy again.
 
-        What else is recorded of acting (`rollout_info`, states) is the policy's. Random acting is traced when it is first
-        asked for. What is on its way when this changes is delivered as it was collected: up to Q + N segments in mode
-        "async" (more where workers act, whose queues come before), one batch in "lockstep", nothing in "sync". Before
-        `start` it is for all segments.
+        What else is recorded of acting (`rollout_info`) is the policy's; what recurrent critics remember is of what was done,
+        but with actor queues. Random acting is traced when it is first asked for. What is on its way when this changes is
+        delivered as it was collected: up to Q + N segments in mode "async" (more where workers act, whose queues come
+        before), one batch in "lockstep", nothing in "sync". Before `start` it is for all segments.
         """
         if at_random != self._pacer.at_random:
             self._collection.act_at_random(at_random)

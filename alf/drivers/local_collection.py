@@ -20,7 +20,14 @@ from alf.drivers.queues import TFQueues
 from alf.drivers.random_policy import random_policy
 from alf.drivers.teaching import Teacher
 from alf.drivers.threads import ActorThread, DriverThread, EnvThread
-from alf.drivers.unroll import Unroller, inline_call_spec, inline_policy, queue_call_spec
+from alf.drivers.unroll import (
+    Unroller,
+    inline_call_spec,
+    inline_decision,
+    inline_policy,
+    queue_call_spec,
+    queue_decision,
+)
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.time_shares import Timings
 
@@ -114,10 +121,11 @@ class LocalCollection:
         variables, steppers = self._store.variables, self._steppers
         call_spec = inline_call_spec(variables) if inline else queue_call_spec()
         policy = inline_policy(self._algorithm, variables) if inline else queue_policy(self._queues)
+        decide = inline_decision(self._algorithm, variables) if inline else queue_decision
         if at_random:
-            policy = random_policy(policy, self._algorithm.random_action)
+            policy = random_policy(policy, self._algorithm.random_action, decide)
         elif self._teacher is not None:
-            policy = self._teacher.policy(policy)
+            policy = self._teacher.policy(policy, decide)
         unroller = Unroller(
             self._algorithm,
             self._batch_size,

@@ -17,7 +17,7 @@ from alf.drivers.queues import check_sizes
 from alf.drivers.random_policy import random_policy
 from alf.drivers.teaching import Teacher, TeacherFn
 from alf.drivers.threads import feed
-from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_policy
+from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_decision, inline_policy
 from alf.metrics.time_shares import Timings, together
 from alf.replay.experience_replayer import stack_segments
 from alf.utils.common import check_range
@@ -159,10 +159,11 @@ class SyncOffPolicyDriver(Driver):
         steppers = self._steppers
         steppers[:] = [self._collector.step_flat]
         policy = inline_policy(self._algorithm, variables)
+        decide = inline_decision(self._algorithm, variables)
         if at_random:
-            policy = random_policy(policy, self._algorithm.random_action)
+            policy = random_policy(policy, self._algorithm.random_action, decide)
         elif self._teacher is not None:
-            policy = self._teacher.policy(policy)
+            policy = self._teacher.policy(policy, decide)
         unroller = Unroller(
             self._algorithm,
             self._batch_size,

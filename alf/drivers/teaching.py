@@ -13,7 +13,7 @@ from tensorflow.python.util import nest
 
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
 from alf.drivers.host_calls import host_call
-from alf.drivers.unroll import Call, Policy
+from alf.drivers.unroll import Call, Decision, Policy, queue_decision
 from alf.utils.exits import not_an_exit
 
 # Gets a transformed time step and the action of the policy, numpy arrays [B, ...]; gives the action that is played.
@@ -36,8 +36,8 @@ class Teacher:
         self.failures: dict[int, BaseException] = {}
         self.asked_since: dict[int, float] = {}
 
-    def policy(self, policy: Policy) -> Policy:
-        """Plays what the teacher gives. What else acting gives and records is that of `policy`, at the same step.
+    def policy(self, policy: Policy, decide: Decision = queue_decision) -> Policy:
+        """Plays what the teacher gives, by `decide`. What else acting gives and records is that of `policy`, at the same step.
 
         So a recorded distribution says how likely `policy` would have been to do what was done, not how likely the
         teacher was.
@@ -53,7 +53,8 @@ class Teacher:
 
             leaves = tf.nest.flatten(policy_step.action)
             given = host_call(ask, tf.nest.flatten(inputs), [tf.TensorSpec(leaf.shape, leaf.dtype) for leaf in leaves])
-            return policy_step._replace(action=tf.nest.pack_sequence_as(policy_step.action, given)), version
+            action = tf.nest.pack_sequence_as(policy_step.action, given)
+            return decide(call, time_step, state, policy_step, action), version
 
         return act
 

@@ -180,6 +180,26 @@ def inline_policy(algorithm: RLAlgorithm, variables: Sequence[tf.Variable]) -> P
     return policy
 
 
+# Puts an action in the place of that of a step: at (call, transformed time step, state before the step, step, action).
+Decision = Callable[[Call, ActionTimeStep, Nest, PolicyStep, Nest], PolicyStep]
+
+
+def inline_decision(algorithm: RLAlgorithm, variables: Sequence[tf.Variable]) -> Decision:
+    """What is remembered follows the action that is played, under the weights of the call."""
+
+    def decide(call: Call, time_step: ActionTimeStep, state: Nest, step: PolicyStep, action: Nest) -> PolicyStep:
+        with reading(variables, call.weights):
+            after = algorithm.state_after_decision(time_step, action, state, step.state)
+        return step._replace(action=action, state=after)
+
+    return decide
+
+
+def queue_decision(call: Call, time_step: ActionTimeStep, state: Nest, step: PolicyStep, action: Nest) -> PolicyStep:
+    """What is remembered is that of the policy's action, since weights are at the other end of the queue."""
+    return step._replace(action=action)
+
+
 def inline_call_spec(variables: Sequence[tf.Variable]) -> Call:
     """Specs of a Call of `inline_policy`."""
     weights = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)

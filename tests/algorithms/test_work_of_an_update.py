@@ -18,7 +18,7 @@ from alf.algorithms.rl_algorithm import training_info_from
 from alf.data_structures import Experience, StepType, TrainingInfo
 from alf.utils import rng
 from alf.utils.common import image_scale_transformer, zeros_from_spec
-from tests.algorithms.off_policy import make
+from tests.algorithms.off_policy import DISCRETE, make
 
 OBS = tensor_spec.TensorSpec([3], tf.float32)
 BOX = tensor_spec.BoundedTensorSpec([2], tf.float32, [-2.0, -2.0], [2.0, 2.0])
@@ -83,8 +83,8 @@ def products(function: Any) -> float:
     return total / BATCH
 
 
-def traced_update(algorithm: Any, exp: Experience) -> Any:
-    """One gradient step on experience [rows, BATCH]."""
+def an_update(algorithm: Any, exp: Experience) -> Any:
+    """One gradient step on experience [rows, BATCH], traced."""
     algorithm.build_optimizers()
 
     @tf.function(autograph=False)
@@ -97,11 +97,28 @@ def traced_update(algorithm: Any, exp: Experience) -> Any:
     return update.get_concrete_function(exp._replace(rollout_info=recorded))
 
 
+def products_of_an_update(algorithm: Any, exp: Experience) -> float:
+    """As `products`, of one gradient step on experience [rows, BATCH]."""
+    return products(an_update(algorithm, exp))
+
+
+@pytest.mark.parametrize("name", [*WORK, "c51"])
+def test_all_products_are_those_of_layers(name: str) -> None:
+    """Mixed precision makes products in bfloat16, and losses are of float32."""
+    spec = CHOICE if name in DISCRETE else BOX
+    algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
+    kernels = {tuple(v.shape) for v in algorithm.variables if v.shape.rank == 2}
+    for operation in needed(an_update(algorithm, experience(spec))):
+        if "MatMul" in operation.type or operation.type == "Einsum":
+            shapes = {tuple(t.shape) for t in [*operation.inputs, *operation.outputs]}
+            assert shapes & kernels, (operation.type, shapes)
+
+
 @pytest.mark.parametrize("name", WORK)
 def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
     spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
     algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
-    assert products(traced_update(algorithm, experience(spec))) == WORK[name]
+    assert products_of_an_update(algorithm, experience(spec)) == WORK[name]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +135,7 @@ def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
 def test_q_networks_run_where_a_row_is_trained_or_looked_at(n: int, rows: int, double: bool, work: int) -> None:
     loss = OneStepTDLoss(n_step=n)
     algorithm = make("dqn", OBS, CHOICE, layers=(HIDDEN, HIDDEN), double=double, critic_loss=loss)
-    assert products(traced_update(algorithm, experience(CHOICE, rows))) == work
+    assert products_of_an_update(algorithm, experience(CHOICE, rows)) == work
 
 
 @pytest.mark.parametrize(("n", "members"), [(1, 1), (3, 1), (3, 2)])
@@ -139,7 +156,7 @@ def test_an_agent_that_learns_by_dqn_puts_no_observations_together(n: int, membe
         observation_transformer=image_scale_transformer,
     )
     exp = experience(CHOICE, n + 1)
-    update = traced_update(agent, exp._replace(observation=tf.zeros([n + 1, BATCH, 40, 40], tf.uint8)))
+    update = an_update(agent, exp._replace(observation=tf.zeros([n + 1, BATCH, 40, 40], tf.uint8)))
     joined = [o for o in needed(update) if o.type == "ConcatV2" and o.outputs[0].shape[-2:] == [40, 40]]
     assert not joined
 
