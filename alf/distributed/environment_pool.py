@@ -15,6 +15,7 @@ from alf.distributed.keeper import Limits, check_positive, describe, totals
 from alf.distributed.member import Member
 from alf.distributed.remote_environment import ReconnectingEnvironment
 from alf.distributed.remote_evaluator import RemoteEvaluator
+from alf.utils import gin_utils
 
 
 @gin.configurable(module="alf")
@@ -90,6 +91,8 @@ class EnvironmentPool:
         """
         self._keeper.start()
         layout = self._keeper.layout()
+        # This process makes no such environments, and writes down by what configuration the run goes on.
+        gin_utils.count_as_used(self._keeper.used_bindings)
         places = itertools.product(range(len(self._members)), range(self._num_envs))
         return [ReconnectingEnvironment(self._keeper, worker, i, layout) for worker, i in places]
 
