@@ -111,7 +111,9 @@ def _join(ray: Any, address: str, settings: dict[str, Any]) -> None:
     try:
         _reach(_found(address) if address == "auto" else address)
         ray.init(address, **settings)
-    except (ConnectionError, RuntimeError, TimeoutError) as error:
+    except Exception as error:
+        if not (isinstance(error, (ConnectionError, RuntimeError, TimeoutError)) or _is_of_a_token(error)):
+            raise
         raise _explained(address, error) from error
     finally:
         _restore(kept)
@@ -150,12 +152,23 @@ def _explained(address: str, error: Exception) -> Exception:
         text = " ".join(str(cause).partition("Traceback")[0].split())
         if text not in told:
             told = f"{told}; {text}" if told else text
+    if any(map(_is_of_a_token, causes)):
+        return ConnectionError(
+            f"The Ray cluster at {address} asks for a token that this process does not give: set RAY_AUTH_MODE=token in its "
+            "environment, with the file ~/.ray/auth_token of the machine of the head; or start the cluster with "
+            "RAY_AUTH_MODE=disabled."
+        )
     if "ersion mismatch" in told:
         return RuntimeError(f"The Ray cluster at {address} runs other versions than this process: {told}")
     return ConnectionError(
         f"This process cannot join a Ray cluster at {address} ({told}): run `ray start --head` on one machine and "
         "`ray start --address=HOST:PORT` on all others, this one included; or leave the address out, to use this machine only."
     )
+
+
+def _is_of_a_token(error: BaseException) -> bool:
+    # Older versions of Ray have neither tokens nor the class. From a cluster it comes at the end of a traceback in a text.
+    return type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in str(error)
 
 
 def _handlers() -> dict[int, Any]:
