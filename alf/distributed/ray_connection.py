@@ -16,6 +16,7 @@ from typing import Any
 from absl import logging
 
 from alf._extras import how_to_install
+from alf.utils.uninterrupted import held_up
 
 LOCAL = (None, "local")
 
@@ -58,11 +59,13 @@ def connect(ray: Any, address: str | None) -> None:
     """Starts a Ray on this machine or joins a cluster; see `RayEngine` for the arguments and the errors."""
     # What Ray warns of at the start is how it is set up, by the lines below; and workers write into Ray's own log files.
     quietly = {"logging_level": "ERROR", "log_to_driver": False}
-    if address in LOCAL:
-        _start(ray, quietly)
-    else:
-        assert address is not None
-        _join(ray, address, quietly)
+    # A Ray that is left half-way into its start crashes the process at its end.
+    with held_up():
+        if address in LOCAL:
+            _start(ray, quietly)
+        else:
+            assert address is not None
+            _join(ray, address, quietly)
     # It also prints the log of a machine or process that died, to stdout. Whoever loses a worker by that is told anyway.
     importlib.import_module("ray._private.worker").__dict__["_worker_logs_enabled"] = False
 

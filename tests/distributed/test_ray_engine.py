@@ -132,6 +132,28 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ray_connection.connect(_Ray(error), "head:6379")
 
 
+@pytest.mark.parametrize("address", [None, "head:6379"])
+def test_an_interrupt_waits_until_ray_has_started(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
+    """Left half-way, Ray crashes the process at its end."""
+    monkeypatch.setattr(ray_connection, "_reach", lambda address: None)
+    come_to = []
+
+    class Ray:
+        def init(self, *args: Any, **kwargs: Any) -> None:
+            come_to.append("begun")
+            signal.raise_signal(signal.SIGINT)
+            come_to.append("started")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ray_connection.connect(Ray(), address)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert come_to == ["begun", "started"]
+
+
 @pytest.mark.parametrize("here", [True, False])
 def test_a_cluster_that_asks_for_a_token_says_so(monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
     monkeypatch.setattr(ray_connection, "_reach", lambda address: None)
