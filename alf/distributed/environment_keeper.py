@@ -36,6 +36,7 @@ class EnvironmentKeeper(Keeper):
 
     Attributes:
       lost_calls: int64 [W], calls of environment threads to which no answer came.
+      used_bindings: of gin, by which the first worker has made its environments; see `gin_utils.used_bindings`.
     """
 
     _thread_name = "alf-environments"
@@ -68,6 +69,7 @@ class EnvironmentKeeper(Keeper):
         self._lost: list[tuple[int, int, str]] = []
         self._layout: Layout | None = None
         self.lost_calls = np.zeros(len(members), np.int64)
+        self.used_bindings: list[tuple[str, str, str]] = []
 
     # ---- for those who act ----
 
@@ -177,7 +179,8 @@ class EnvironmentKeeper(Keeper):
                     f"Worker {member.number} has environments of another kind than the first one, {layout} instead of "
                     f"{self._layout}: give all machines the same versions and files."
                 )
-            self._layout = layout
+            if self._layout is None:
+                self._layout, self.used_bindings = layout, facts["used_bindings"]
             self._lives[member.number] = Life(member.life, member.worker)
             self._changed.notify_all()
 

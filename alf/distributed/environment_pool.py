@@ -11,10 +11,11 @@ import gin
 
 from alf.distributed.engine import Engine
 from alf.distributed.environment_keeper import EnvironmentKeeper
-from alf.distributed.keeper import Limits, check_positive, describe, totals
+from alf.distributed.keeper import Limits, check_needs, check_positive, describe, totals
 from alf.distributed.member import Member
 from alf.distributed.remote_environment import ReconnectingEnvironment
 from alf.distributed.remote_evaluator import RemoteEvaluator
+from alf.utils import gin_utils
 
 
 @gin.configurable(module="alf")
@@ -57,7 +58,7 @@ class EnvironmentPool:
             error, ends the run with it.
 
         Raises:
-          ValueError: a size or limit is not positive.
+          ValueError: a size or limit is not positive, or there are no such resources.
         """
         check_positive(
             self,
@@ -67,6 +68,7 @@ class EnvironmentPool:
             start_timeout_secs=start_timeout_secs,
             max_failures=max_failures,
         )
+        check_needs(self, num_cpus, resources)
         self.evaluator: RemoteEvaluator | None = None
         self._engine = engine
         self._num_envs = num_envs
@@ -90,6 +92,8 @@ class EnvironmentPool:
         """
         self._keeper.start()
         layout = self._keeper.layout()
+        # This process makes no such environments, and writes down by what configuration the run goes on.
+        gin_utils.count_as_used(self._keeper.used_bindings)
         places = itertools.product(range(len(self._members)), range(self._num_envs))
         return [ReconnectingEnvironment(self._keeper, worker, i, layout) for worker, i in places]
 

@@ -18,6 +18,7 @@ from alf.distributed.plain_specs import layout_of
 from alf.distributed.worker import place
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.time_shares import Timings
+from alf.utils import gin_utils
 
 # What a reset or step is answered with: step types [B], rewards [B], discounts [B] and the leaves of the observation
 # [B, ...]; and how often the environment was rebuilt, and its episodes cut, so far.
@@ -58,7 +59,7 @@ class EnvironmentWorker:
         """Makes the environments; called again it only answers.
 
         Returns:
-          `environments`, N; `layout`, see `layout_of`; and what `beat` tells.
+          `environments`, N; `layout`, see `layout_of`; `used_bindings` of gin, which they are made by; and what `beat` tells.
 
         Raises:
           ValueError: there are none, or they have specs that cannot cross.
@@ -73,7 +74,8 @@ class EnvironmentWorker:
                     env.first_env_id = (self._number * len(self._envs) + i) * env.batch_size
                     env.before_building()
                 self._begun_at = time.monotonic()
-            return {**self.beat(), "environments": len(self._envs), "layout": layout_of(self._envs[0])}
+            made = {"environments": len(self._envs), "layout": layout_of(self._envs[0])}
+            return {**self.beat(), **made, "used_bindings": gin_utils.used_bindings()}
 
     def reset(self, index: int) -> Answer:
         """Begins new episodes in an environment.

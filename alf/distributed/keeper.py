@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+import math
+import numbers
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from absl import logging
@@ -18,6 +20,8 @@ from alf.distributed.run_marks import RunMarks
 _BEAT_SECS = 2.0
 # How long workers are given to end by themselves.
 _END_SECS = 3.0
+# Resources that Ray takes by names of their own only.
+_KEPT_BY_RAY = ("CPU", "memory", "object_store_memory")
 # Between two looks whether they have.
 _ENDING_SECS = 5e-3
 
@@ -165,8 +169,16 @@ class Keeper(abc.ABC):
             raise RuntimeError(
                 f"None of the {len(self._members)} workers has begun within {self._limits.start_timeout_secs:g} s "
                 f"({owner}.start_timeout_secs), on {self._engine.describe()}: {describe(self._members)}. Look whether "
-                f"there are {self._limits.num_cpus:g} free processors for each ({owner}.num_cpus), or give them more time."
+                f"there are {self._needs(owner)}, or give them more time."
             )
+
+    def _needs(self, owner: str) -> str:
+        """What a worker waits for where there is none of it, and the settings that ask for it."""
+        processors = f"{self._limits.num_cpus:g} free processors"
+        if not self._limits.resources:
+            return f"{processors} for each ({owner}.num_cpus)"
+        further = ", ".join(f"{amount:g} {name}" for name, amount in self._limits.resources.items())
+        return f"{processors} and {further} for each ({owner}.num_cpus and .resources)"
 
     def _tend(self, member: Member, now: float) -> None:
         if member.state == WAITING and now >= member.restart_at:
@@ -282,6 +294,21 @@ def check_positive(owner: Any, **sizes: float) -> None:
     for name, size in sizes.items():
         if not size > 0:
             raise ValueError(f"{type(owner).__name__}.{name} must be positive, got {size}.")
+
+
+def check_needs(owner: Any, num_cpus: float, resources: Mapping[str, float] | None) -> None:
+    """Raises ValueError where `num_cpus` or `resources` of `owner` are nothing that Ray gives a worker."""
+    name = type(owner).__name__
+    if not 0 <= num_cpus < math.inf:
+        raise ValueError(f"{name}.num_cpus={num_cpus} must be a number of processors, 0 or more.")
+    for resource, amount in (resources or {}).items():
+        if resource in _KEPT_BY_RAY:
+            raise ValueError(
+                f"{name}.resources={resources} asks for {resource!r}, which is none that it may: processors are "
+                f"{name}.num_cpus, and others those that `ray start --resources` was given, or 'GPU'."
+            )
+        if not isinstance(resource, str) or not isinstance(amount, numbers.Real) or not 0 <= float(amount) < math.inf:
+            raise ValueError(f"{name}.resources={resources} must be of names and numbers, 0 or more.")
 
 
 def totals(members: Sequence[Member]) -> dict[str, float]:

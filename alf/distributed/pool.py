@@ -11,7 +11,7 @@ import numpy as np
 from alf.distributed.batch_channel import BatchChannel
 from alf.distributed.engine import Engine
 from alf.distributed.experience_channel import ExperienceChannel
-from alf.distributed.keeper import Limits, check_positive, describe, totals
+from alf.distributed.keeper import Limits, check_needs, check_positive, describe, totals
 from alf.distributed.member import Member
 from alf.distributed.policy_channel import PolicyChannel
 from alf.distributed.remote_evaluator import RemoteEvaluator
@@ -69,7 +69,7 @@ class WorkerPool:
           evaluator: a worker for evaluations over the same engine, started and stopped with the pool.
 
         Raises:
-          ValueError: a size or limit is not positive.
+          ValueError: a size or limit is not positive, or there are no such resources.
         """
         check_positive(
             self,
@@ -80,6 +80,7 @@ class WorkerPool:
             start_timeout_secs=start_timeout_secs,
             max_failures=max_failures,
         )
+        check_needs(self, num_cpus, resources)
         self.threads = num_workers * num_envs
         self._engine = engine
         self._num_envs = num_envs

@@ -16,6 +16,7 @@ from typing import Any
 from absl import logging
 
 from alf._extras import how_to_install
+from alf.utils.uninterrupted import held_up
 
 LOCAL = (None, "local")
 
@@ -58,11 +59,13 @@ def connect(ray: Any, address: str | None) -> None:
     """Starts a Ray on this machine or joins a cluster; see `RayEngine` for the arguments and the errors."""
     # What Ray warns of at the start is how it is set up, by the lines below; and workers write into Ray's own log files.
     quietly = {"logging_level": "ERROR", "log_to_driver": False}
-    if address in LOCAL:
-        _start(ray, quietly)
-    else:
-        assert address is not None
-        _join(ray, address, quietly)
+    # A Ray that is left half-way into its start crashes the process at its end.
+    with held_up():
+        if address in LOCAL:
+            _start(ray, quietly)
+        else:
+            assert address is not None
+            _join(ray, address, quietly)
     # It also prints the log of a machine or process that died, to stdout. Whoever loses a worker by that is told anyway.
     importlib.import_module("ray._private.worker").__dict__["_worker_logs_enabled"] = False
 
@@ -111,7 +114,9 @@ def _join(ray: Any, address: str, settings: dict[str, Any]) -> None:
     try:
         _reach(_found(address) if address == "auto" else address)
         ray.init(address, **settings)
-    except (ConnectionError, RuntimeError, TimeoutError) as error:
+    except Exception as error:
+        if not (isinstance(error, (ConnectionError, RuntimeError, TimeoutError)) or _is_of_a_token(error)):
+            raise
         raise _explained(address, error) from error
     finally:
         _restore(kept)
@@ -150,12 +155,23 @@ def _explained(address: str, error: Exception) -> Exception:
         text = " ".join(str(cause).partition("Traceback")[0].split())
         if text not in told:
             told = f"{told}; {text}" if told else text
+    if any(map(_is_of_a_token, causes)):
+        return ConnectionError(
+            f"The Ray cluster at {address} asks for a token that this process does not give: set RAY_AUTH_MODE=token in its "
+            "environment, with the file ~/.ray/auth_token of the machine of the head; or start the cluster with "
+            "RAY_AUTH_MODE=disabled."
+        )
     if "ersion mismatch" in told:
         return RuntimeError(f"The Ray cluster at {address} runs other versions than this process: {told}")
     return ConnectionError(
         f"This process cannot join a Ray cluster at {address} ({told}): run `ray start --head` on one machine and "
         "`ray start --address=HOST:PORT` on all others, this one included; or leave the address out, to use this machine only."
     )
+
+
+def _is_of_a_token(error: BaseException) -> bool:
+    # Older versions of Ray have neither tokens nor the class. From a cluster it comes at the end of a traceback in a text.
+    return type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in str(error)
 
 
 def _handlers() -> dict[int, Any]:

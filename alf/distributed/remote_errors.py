@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from typing import Any, NamedTuple
 
@@ -56,9 +57,15 @@ def rebuilt(told: RemoteError, worker: str) -> Exception:
 def _of_its_class(told: RemoteError) -> Exception | None:
     try:
         kind = resolve(told.kind)
-        if not issubclass(kind, Exception):
-            return None
-        error = kind(*told.args) if told.args is not None else kind(told.text)
-    except Exception:  # whatever a constructor of user code does with these arguments
+    except Exception:  # whatever an import of user code does
         return None
-    return error if str(error) == told.text else None
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return None
+    # What gin raises again, with the names of what it called in its text, has no arguments any more.
+    ways: list[tuple[Any, ...]] = [(told.text,)] if told.args is None else [told.args, (told.text,)]
+    for arguments in ways:
+        with contextlib.suppress(Exception):  # whatever a constructor of user code does with these arguments
+            error = kind(*arguments)
+            if str(error) == told.text:
+                return error
+    return None

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from alf.distributed.engine import Engine, Shared
-from alf.distributed.keeper import Asked, Keeper, Limits, check_positive
+from alf.distributed.keeper import Asked, Keeper, Limits, check_needs, check_positive
 from alf.distributed.member import RUNNING, STARTING, Member
 
 # Between two looks of somebody who waits for an evaluation.
@@ -86,7 +86,7 @@ class RemoteEvaluator(Keeper):
           resources: further resources that it takes, by name; they choose a machine.
 
         Raises:
-          ValueError: a limit is not positive.
+          ValueError: a limit is not positive, or there are no such resources.
         """
         check_positive(
             self,
@@ -96,6 +96,7 @@ class RemoteEvaluator(Keeper):
             heartbeat_timeout_secs=heartbeat_timeout_secs,
             start_timeout_secs=start_timeout_secs,
         )
+        check_needs(self, num_cpus, resources)
         self._member = Member(number, 1, time.monotonic())
         limits = Limits(heartbeat_timeout_secs, start_timeout_secs, max_attempts, num_cpus, resources or {})
         super().__init__(engine, [self._member], worker, settings, limits)

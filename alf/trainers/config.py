@@ -234,6 +234,12 @@ class TrainerConfig:
             value = values[name]
             if value is not None and not value >= least:  # nan too
                 raise ValueError(f"TrainerConfig.{name}={value} must be at least {least}.")
+        size, learners = values["mini_batch_size"], values["num_learners"]
+        if size is not None and size < learners:
+            raise ValueError(
+                f"TrainerConfig.mini_batch_size={size} cannot be shared by num_learners={learners}: raise the first, or lower "
+                "the second."
+            )
         if values["reward_success_threshold"] is not None:
             numbers_of("TrainerConfig.reward_success_threshold", values["reward_success_threshold"])
         self._check_schedule(values)

@@ -447,7 +447,9 @@ class RunReport:
         keep_earlier(path, os.path.join(self._root_dir, TRAIN_DIR))
         gin_utils.tell_drawn(TrainerConfig, "random_seed", self._random_seed)
         try:
-            text = gin_utils.write_operative_config(path, [f"Seed of the run: {self._random_seed}"])
+            # What workers use only as they step their environments is not known here.
+            seed, has_workers = f"Seed of the run: {self._random_seed}", self._workers() is not None
+            text = gin_utils.write_operative_config(path, [seed], has_workers)
         except OSError as e:
             logging.log_every_n_seconds(logging.WARNING, "The configuration cannot be written: %s", 60, e)
             return False

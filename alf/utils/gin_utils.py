@@ -10,7 +10,7 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +111,31 @@ def parse_gin(gin_files: Sequence[str] = (), bindings: Sequence[str] = (), final
         _check_kinds()
 
 
+def used_bindings() -> list[tuple[str, str, str]]:
+    """Bindings whose values something has used so far in this process, sorted: scope, selector and parameter."""
+    with gin.config._OPERATIVE_CONFIG_LOCK:
+        called = [(*key, name) for key, parameters in gin.config._OPERATIVE_CONFIG.items() for name in parameters]
+    used = {(_deciding_scope(*call), *call[1:]) for call in called}
+    return sorted((source, selector, parameter) for source, selector, parameter in used if source is not None)
+
+
+def count_as_used(bindings: Iterable[Sequence[str]]) -> None:
+    """Counts bindings as used that a process has used which has the configuration of this one.
+
+    Args:
+      bindings: from `used_bindings` there; any that this process does not have are ignored.
+    """
+    with gin.config._OPERATIVE_CONFIG_LOCK:
+        for scope, selector, parameter in bindings:
+            bound_here = gin.config._CONFIG.get((scope, selector), {})
+            if parameter in bound_here:
+                used = gin.config._OPERATIVE_CONFIG.setdefault((scope, selector), {})
+                used.setdefault(parameter, bound_here[parameter])
+
+
 def unused_bindings() -> list[str]:
     """Bindings whose values nothing has used so far in this process, as `scope/Name.parameter`."""
-    used = {
-        (source, selector, parameter)
-        for (scope, selector), parameters in gin.config._OPERATIVE_CONFIG.items()
-        for parameter in parameters
-        if (source := _deciding_scope(scope, selector, parameter)) is not None
-    }
+    used = set(used_bindings())
     unused = []
     for (scope, selector), parameters in gin.config._CONFIG.items():
         for parameter in parameters:
@@ -127,23 +144,30 @@ def unused_bindings() -> list[str]:
     return sorted(unused)
 
 
-def operative_config(comments: Sequence[str] = ()) -> str:
-    """The bindings used so far, with defaults; a gin file that gives the same run. Unused ones follow as comments."""
+def operative_config(comments: Sequence[str] = (), unused_count: bool = False) -> str:
+    """The bindings used so far, with defaults; a gin file that gives the same run.
+
+    Args:
+      comments: lines before all others.
+      unused_count: whether bindings that were not used follow as bindings, since another process may use them; else they
+        follow as comments.
+    """
     text = "".join(f"# {line}\n" for line in comments) + gin.operative_config_str()
     unused = set(unused_bindings())
     if unused:
-        text += "\n# Bindings that were not used:\n"
+        mark = "" if unused_count else "# "
+        text += "\n# Bindings that were not used" + (" in this process:\n" if unused_count else ":\n")
         for (scope, selector), parameters in sorted(gin.config._CONFIG.items()):
             for parameter, value in sorted(parameters.items()):
                 name = binding_name(scope, selector, parameter)
                 if name in unused:
-                    text += "".join(f"# {line}\n" for line in f"{name} = {value!r}".splitlines())
+                    text += "".join(f"{mark}{line}\n" for line in f"{name} = {value!r}".splitlines())
     return text
 
 
-def write_operative_config(path: str, comments: Sequence[str] = ()) -> str:
+def write_operative_config(path: str, comments: Sequence[str] = (), unused_count: bool = False) -> str:
     """Writes `operative_config` to `path`, whole or not at all, and returns it."""
-    text = operative_config(comments)
+    text = operative_config(comments, unused_count)
     write_atomically(path, text)
     return text
 

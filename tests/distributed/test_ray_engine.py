@@ -132,6 +132,39 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ray_connection.connect(_Ray(error), "head:6379")
 
 
+@pytest.mark.parametrize("address", [None, "head:6379"])
+def test_an_interrupt_waits_until_ray_has_started(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
+    """Left half-way, Ray crashes the process at its end."""
+    monkeypatch.setattr(ray_connection, "_reach", lambda address: None)
+    come_to = []
+
+    class Ray:
+        def init(self, *args: Any, **kwargs: Any) -> None:
+            come_to.append("begun")
+            signal.raise_signal(signal.SIGINT)
+            come_to.append("started")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ray_connection.connect(Ray(), address)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert come_to == ["begun", "started"]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_cluster_that_asks_for_a_token_says_so(monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
+    monkeypatch.setattr(ray_connection, "_reach", lambda address: None)
+    told = "Failed to connect to GCS. Last error: Traceback (most recent call last):\n  File ...\nInvalidAuthToken: ..."
+    error = _caused(ConnectionError("Failed to connect to Ray cluster"), RuntimeError(told))
+    if here:
+        error = type("AuthenticationError", (Exception,), {})("no authentication token was found")
+    with pytest.raises(ConnectionError, match=r"at head:6379 asks for a token .*RAY_AUTH_MODE=token.*\.ray/auth_token"):
+        ray_connection.connect(_Ray(error), "head:6379")
+
+
 def test_a_machine_outside_the_cluster_is_told_how_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_connection, "_reach", lambda address: None)
     error = RuntimeError("This node has an IP address of 1.2.3.4, and Ray expects another")

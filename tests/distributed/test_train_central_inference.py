@@ -36,6 +36,9 @@ def test_a_run_acts_in_environments_of_workers(tmp_path, capsys):
         process.stdout.close()
     assert "4 environments of batch 4 of 2 workers that step 2 environments each, on Ray" in said
     assert "stepped outside the graph" in said
+    # What only the workers have used is part of what the run goes on by, with --root_dir alone.
+    assert "Bindings that nothing has used" not in said
+    assert "\ncreate_environment.num_parallel_environments = 4\n" in (tmp_path / "configured.gin").read_text()
     assert run_here(status.main, f"--root_dir={tmp_path}", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["state"] == "finished"

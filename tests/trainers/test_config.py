@@ -81,6 +81,12 @@ def test_numbers_out_of_range_are_named(name, value):
         TrainerConfig("root", **{name: value})
 
 
+def test_a_minibatch_has_a_sequence_for_each_learner():
+    assert TrainerConfig("root", mini_batch_size=3, num_learners=3).num_learners == 3
+    with pytest.raises(ValueError, match=r"mini_batch_size=2 cannot be shared by num_learners=3: raise the first"):
+        TrainerConfig("root", mini_batch_size=2, num_learners=3)
+
+
 @pytest.mark.parametrize("value", ["x", SelfPlay])
 def test_self_play_that_is_no_settings_is_named(value):
     with pytest.raises(ValueError, match=r"self_play=.*(x|SelfPlay).* must be settings: write @SelfPlay\(\)\."):

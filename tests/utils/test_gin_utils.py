@@ -230,6 +230,40 @@ def test_operative_config_reloads_to_the_same(tmp_path):
     assert gin_leaf_text.splitlines()[:10] == text.splitlines()[:10]
 
 
+def test_what_another_process_has_used_counts_as_used():
+    bindings = ["gin_leaf.first_value = %seven", "seven = 7", "other/gin_leaf.second_value = 3", "idle = 1"]
+    gin_utils.parse_gin([], bindings)
+    with gin.config_scope("other"):
+        assert gin_leaf() == (7, 3)
+    used = gin_utils.used_bindings()
+    assert used == [
+        ("", "test_gin_utils.gin_leaf", "first_value"),
+        ("other", "test_gin_utils.gin_leaf", "second_value"),
+        ("seven", "gin.macro", "value"),
+    ]
+    text = gin_utils.operative_config()
+    gin.clear_config()
+    gin_utils.parse_gin([], bindings)
+    gin_utils.count_as_used([*used, ("", "test_gin_utils.gin_leaf", "of_another_version"), ("", "nowhere", "x")])
+    assert gin_utils.used_bindings() == used
+    assert gin_utils.unused_bindings() == ["idle"]
+    told = gin_utils.operative_config()
+    assert "# idle = 1\n" in text
+    assert "# idle = 1\n" in told
+    for line in ("seven = 7", "gin_leaf.first_value = %seven", "other/gin_leaf.second_value = 3"):
+        assert f"\n{line}\n" in told
+
+
+def test_what_another_process_may_use_stays_in_force(tmp_path):
+    gin_utils.parse_gin([], ["other/gin_leaf.second_value = %three", "three = 3"])
+    path = str(tmp_path / "configured.gin")
+    gin_utils.write_operative_config(path, unused_count=True)
+    gin.clear_config()
+    gin_utils.parse_gin([path])
+    with gin.config_scope("other"):
+        assert gin_leaf(1) == (1, 3)
+
+
 @pytest.mark.parametrize(
     "binding",
     [
