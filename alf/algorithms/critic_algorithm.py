@@ -174,7 +174,8 @@ class CriticAlgorithm(OffPolicyAlgorithm):
           target_update_unit: "updates" or "env_steps".
 
         Raises:
-          ValueError: the action spec is a nest that it does not take, or of continuous actions without finite bounds.
+          ValueError: the action spec is a nest that it does not take, or of continuous actions without finite bounds; or
+            the loss is none.
         """
         self.check_nesting(action_spec)
         check_bounds(action_spec, type(self).__name__)
@@ -187,6 +188,10 @@ class CriticAlgorithm(OffPolicyAlgorithm):
             debug_summaries=debug_summaries,
             **kwargs,
         )
+        if critic_loss is not None and (isinstance(critic_loss, type) or not callable(critic_loss)):
+            raise ValueError(
+                f"{self.name}.critic_loss={critic_loss!r} is not the loss of a critic: make one, in gin @OneStepTDLoss()."
+            )
         self._critic_loss = self._default_loss(debug_summaries) if critic_loss is None else critic_loss
         self._env_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="env_steps")
         self._target_networks = copies(followed, "target")

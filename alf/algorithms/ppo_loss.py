@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -35,7 +36,7 @@ class PPOLoss(ActorCriticLoss):
         self,
         action_spec: Any,
         gamma: float = 0.99,
-        td_error_loss_fn: Any = element_wise_squared_loss,
+        td_error_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = element_wise_squared_loss,
         td_lambda: float = 0.95,
         normalize_advantages: bool = True,
         advantage_clip: float | None = None,

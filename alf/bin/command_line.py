@@ -158,7 +158,10 @@ def _nobody_reads() -> bool:
 
 def _made_of_an_interrupt(error: BaseException, interrupts: Sequence[float]) -> bool:
     """Whether a library in C made `error` of a KeyboardInterrupt that came, at one of `interrupts`, while it was at work."""
-    made = any(isinstance(e, (TypeError, SystemError)) for e in (error, error.__cause__))
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    made = any(isinstance(e, (TypeError, SystemError)) for e in causes)
     return made and bool(interrupts) and time.monotonic() - interrupts[-1] < _SECONDS_TO_UNWIND
 
 

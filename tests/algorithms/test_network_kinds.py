@@ -17,6 +17,7 @@ from tf_agents.specs import tensor_spec
 from alf.algorithms.categorical_dqn_algorithm import CategoricalDqnAlgorithm
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.sac_algorithm import SacAlgorithm
 from alf.algorithms.sarsa_algorithm import SarsaAlgorithm
 from alf.algorithms.td3_algorithm import Td3Algorithm
@@ -145,3 +146,11 @@ def test_a_pair_of_observations_is_no_observation_and_action() -> None:
 def test_what_is_no_network_says_what_one_is(network: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         DqnAlgorithm(OBS, CHOICE, network)
+
+
+@pytest.mark.parametrize("loss", [OneStepTDLoss, 3])
+def test_what_is_no_loss_of_a_critic_says_so(loss: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"DqnAlgorithm.critic_loss=.* is not the loss of a critic: make one, in gin @One"
+    ):
+        DqnAlgorithm(OBS, CHOICE, QNetwork(OBS, CHOICE), critic_loss=loss)
