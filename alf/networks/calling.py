@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 from tf_agents.networks.network import Network
+from tf_agents.utils import nest_utils
 
 
 class _Mode(threading.local):
@@ -51,14 +52,24 @@ def call_network(network: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
     try:
         return network(inputs, **kwargs)
     except (TypeError, ValueError) as e:
-        if isinstance(network, Network) and network.input_tensor_spec is not None:
-            takes, given = _kinds(network.input_tensor_spec, 0), _kinds(inputs, 1)
-            if takes != given:
-                raise ValueError(
-                    f"{network.name} takes {takes} and is given {given}: set its input_tensor_spec to what it sees, behind "
-                    "observation transformers, masks and an encoding_network."
-                ) from e
+        if isinstance(network, Network) and not _fits(inputs, network.input_tensor_spec):
+            raise ValueError(
+                f"{network.name} takes {_kinds(network.input_tensor_spec, 0)} and is given {_kinds(inputs, 1)}: set its "
+                "input_tensor_spec to what it sees, behind observation transformers, masks and an encoding_network."
+            ) from e
         raise
+
+
+def _fits(inputs: Any, spec: Any) -> bool:
+    """Whether inputs are such as a network takes, which TF-Agents asks before it calls it; further fields are let through."""
+    try:
+        if spec is not None:
+            nest_utils.assert_matching_dtypes_and_inner_shapes(
+                inputs, spec, allow_extra_fields=True, caller=call_network, tensors_name="inputs", specs_name="spec"
+            )
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _kinds(nest: Any, outer_rank: int) -> Any:

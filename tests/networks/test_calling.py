@@ -34,10 +34,14 @@ def test_a_network_that_is_given_something_else_says_what(takes: Any, given: Any
         call_network(ValueNetwork(takes, **several), given)
 
 
-def test_what_goes_wrong_inside_of_a_network_stays_as_it_is() -> None:
+@pytest.mark.parametrize(
+    ("takes", "given"),
+    [(vector(4), tf.zeros([2, 4])), ({"a": vector(4)}, {"a": tf.zeros([2, 4]), "further": tf.zeros([2, 1])})],
+)
+def test_what_goes_wrong_inside_of_a_network_stays_as_it_is(takes: Any, given: Any) -> None:
     class Broken(Network):
-        def call(self, inputs: tf.Tensor, step_type: Any = None, network_state: Any = ()) -> Any:
+        def call(self, inputs: Any, step_type: Any = None, network_state: Any = ()) -> Any:
             raise ValueError("an own reason")
 
     with pytest.raises(ValueError, match=r"an own reason"):
-        call_network(Broken(vector(4), state_spec=()), tf.zeros([2, 4]))
+        call_network(Broken(takes, state_spec=()), given)
