@@ -26,6 +26,8 @@ import alf  # noqa: F401  (sets TensorFlow up)
 # isort: split
 import tensorflow as tf
 
+from tests.awake import awake_secs
+
 # Nothing in alf may depend on the order of a set of strings, so PYTHONHASHSEED is left random on purpose.
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=15, print_blob=True)
@@ -84,8 +86,8 @@ def no_leaked_threads() -> Iterator[None]:
     threads = set(threading.enumerate())
     processes = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (_alf_threads(threads) or _children(processes)) and time.monotonic() < deadline:
+    deadline = awake_secs() + _PATIENCE_SECONDS
+    while (_alf_threads(threads) or _children(processes)) and awake_secs() < deadline:
         time.sleep(0.02)
     left = [thread.name for thread in _alf_threads(threads)]
     children = [" ".join(child.cmdline()) for child in _children(processes)]

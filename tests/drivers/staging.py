@@ -22,6 +22,7 @@ from alf.environments import create_environment
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment
 from alf.metrics.metrics import NumberOfEpisodes
+from tests.awake import awake_secs
 from tests.drivers.counting import CountingAlgorithm
 
 FIRST, FULL, EMPTY, STOP = MOMENTS = ("before the first batch", "queues full", "queues empty", "during stop")
@@ -128,7 +129,7 @@ class Stage:
             raise self.boom
 
     def _happen(self) -> None:
-        self.at = time.monotonic()
+        self.at = awake_secs()
         self.happened.set()
 
     def before_step(self, index: int, steps: int) -> None:
@@ -176,10 +177,10 @@ class Stage:
         self._director.start()
 
     def _direct(self, find_driver: Callable[[], Any]) -> None:
-        deadline, steady = time.monotonic() + _PATIENCE_SECS, 0
+        deadline, steady = awake_secs() + _PATIENCE_SECS, 0
         # A stop is for good, and waits for those that hang no longer than STOP_SECS; other states may pass.
         enough = 1 if self.moment == STOP else 5
-        while steady < enough and not self.released.is_set() and time.monotonic() < deadline:
+        while steady < enough and not self.released.is_set() and awake_secs() < deadline:
             driver = find_driver()
             self._driver = driver
             steady = steady + 1 if driver is not None and self._ready(driver) else 0

@@ -5,7 +5,6 @@ Signals, and the checkpoint that is due, are in tests/trainers/test_fault_matrix
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from tests.awake import awake_secs
 from tests.drivers import staging
 from tests.drivers.staging import ENVIRONMENT, FIRST, LISTENERS, MOMENTS, ROLLOUTS, STOP, TRAIN, Stage
 
@@ -95,7 +95,7 @@ def test_every_fault_at_every_moment(part: str, moment: str, actors: int, steppi
     stage = Stage(part, moment)
     try:
         error = _run(stage, actors, stepping)
-        ended = time.monotonic()
+        ended = awake_secs()
     finally:
         stage.release()
     assert stage.happened.is_set(), "the fault did not happen"

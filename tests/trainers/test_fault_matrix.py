@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import signal
-import time
 from typing import Any
 
 import gin
@@ -12,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer
+from tests.awake import awake_secs
 from tests.drivers import staging
 from tests.drivers.staging import FIRST, FULL, MOMENTS, SIGNALS, STOP, TRAIN, Boom, Stage
 
@@ -71,7 +71,7 @@ def test_every_fault_at_every_moment(part: str, moment: str, small_config: Any, 
     except Exception as e:
         error = e
     finally:
-        ended = time.monotonic()
+        ended = awake_secs()
         stage.release()
     assert stage.happened.is_set(), "the fault did not happen"
     assert ended - stage.at < staging.LIMIT_SECS + (staging.STALL_SECS if part in staging.HANGS else 0)
