@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -161,10 +162,17 @@ class DdpgAlgorithm(CriticAlgorithm):
         values = critic_values(self._critic_networks, inputs, time_step.step_type, states.critics)
         return several("q_values", values)
 
+    @property
+    def runs_in_loss(self) -> bool:
+        """See `OffPolicyAlgorithm.runs_in_loss`."""
+        return True
+
     def train_step(self, inputs: Experience, state: Nest = None) -> PolicyStep:
         """The actor's action at the recorded rows [B, ...] under the current weights, and what the critics see."""
         states = self.states_of(state)
-        action, actor_state = self._action(inputs, states.actor)
+        # Feed-forward, it learns in the loss, and costs nothing here unless somebody looks at what it gives.
+        with learning(False) if is_stateless(states.actor) else contextlib.nullcontext():
+            action, actor_state = self._action(inputs, states.actor)
         info = DdpgInfo(action, inputs.observation, states._replace(noise=()))
         return PolicyStep(inputs.action, self.next_states(inputs, inputs.action, states, actor_state), info)
 
@@ -190,6 +198,29 @@ class DdpgAlgorithm(CriticAlgorithm):
         seen, step_type, state = rows.following((info.observation, training_info.step_type, info.state.target_actor))
         return self._target_actor(seen, step_type=step_type, network_state=state)[0]
 
+    def value_of_acting(self, training_info: TrainingInfo, rows: Transitions, climbed: bool = True) -> tf.Tensor:
+        """What the first critic makes of the actor's actions.
+
+        Args:
+          training_info: [T, B, ...].
+          rows: those that are trained, K * B of them.
+          climbed: the actor, and nothing else, has a gradient of it.
+
+        Returns:
+          float32 [K * B].
+        """
+        info, judges = training_info.info, self._critic_networks[:1]
+        recorded = (info.observation, training_info.step_type, info.state.critics[:1])
+        seen, step_type, remembered = rows.now(recorded)
+        if is_stateless(info.state.actor):
+            chosen = call_network(self._actor_network, seen, step_type=step_type)[0]
+        else:
+            chosen = rows.now(info.action_distribution)
+        if climbed:
+            return value_ascent(judges, seen, chosen, self._dqda_clipping, step_type, remembered)
+        with learning(False):
+            return tf.stop_gradient(critic_values(judges, (seen, chosen), step_type, remembered)[0])
+
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The losses of critics and actor, [T, B]; the last rows are only looked at."""
         info, like = training_info.info, training_info.step_type
@@ -202,9 +233,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         with learning(False):
             target = minimum(critic_values(self._target_critics, supposed, following_type, states))
         critic_loss = self._critic_loss(training_info, [rows.as_now(v) for v in values], rows.as_following(target))
-        chosen = rows.now(info.action_distribution)
-        judges = self._critic_networks[:1]
-        actor_loss = -value_ascent(judges, now, chosen, self._dqda_clipping, step_type, remembered[:1])
+        actor_loss = -self.value_of_acting(training_info, rows)
         weights = row_weights(like, self.n_step)
         extra = {**critic_loss.extra, **self.target_mark()}
         extra["actor_loss"] = math_ops.masked_mean(actor_loss, rows.now(weights))

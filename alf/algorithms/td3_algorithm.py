@@ -115,6 +115,15 @@ class Td3Algorithm(DdpgAlgorithm):
         noise = tf.clip_by_value(noise, -self._noise_clip, self._noise_clip)
         return clip_to_spec(action + noise * half_range(self._action_spec), self._action_spec)
 
+    def value_of_acting(self, training_info: TrainingInfo, rows: Transitions, climbed: bool = True) -> tf.Tensor:
+        """See `DdpgAlgorithm`; in updates that leave the actor alone there is no gradient to be computed."""
+        value = super().value_of_acting
+        return tf.cond(
+            self._update_targets.due(),
+            lambda: value(training_info, rows, climbed),
+            lambda: value(training_info, rows, climbed=False),
+        )
+
     def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
         """Leaves the actor and its optimiser's moments alone but for every `actor_update_period`-th update."""
         apply_now = super().apply_gradients

@@ -266,8 +266,8 @@ def test_ddpg_loss_and_gradients(n: int) -> None:
 
 @pytest.mark.parametrize("n", STEPS)
 def test_td3_takes_the_smaller_of_two_targets(n: int) -> None:
-    loss = OneStepTDLoss(GAMMA, n_step=n)
-    _check_actor_critic(make("td3", OBS, BOX, layers=None, target_policy_noise=0.0, critic_loss=loss), n)
+    kw = {"target_policy_noise": 0.0, "actor_update_period": 1}
+    _check_actor_critic(make("td3", OBS, BOX, layers=None, critic_loss=OneStepTDLoss(GAMMA, n_step=n), **kw), n)
 
 
 def _check_actor_critic(algorithm: Any, n: int) -> None:

@@ -215,7 +215,7 @@ def algorithm_of(name: str, **kw: Any) -> Any:
     settings: dict[str, Any] = {
         "sac": {"initial_log_alpha": -0.5, "target_entropy": 0.3},
         "discrete_sac": {"initial_log_alpha": -0.5, "target_entropy": 0.3},
-        "td3": {"target_policy_noise": 0.0},
+        "td3": {"target_policy_noise": 0.0, "actor_update_period": 1},
     }.get(name, {})
     algorithm = make(name, OBS, spec_of(name), GAMMA, **settings, **kw)
     randomize(algorithm)

@@ -19,6 +19,7 @@ from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.sac_algorithm import SacAlgorithm
+from alf.algorithms.td3_algorithm import Td3Algorithm
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, ValueUnittestEnv
@@ -114,6 +115,11 @@ def _ddpg(obs, act):
     return DdpgAlgorithm(obs, act, actor, _critic(obs, act), actor_optimizer=adam(1e-2), critic_optimizer=adam(1e-2))
 
 
+def _td3(obs, act):
+    actor = ActorNetwork(obs, act, fc_layer_params=(8,), dropout_layer_params=[DROPOUT])
+    return Td3Algorithm(obs, act, actor, _critic(obs, act), actor_optimizer=adam(1e-2), critic_optimizer=adam(1e-2))
+
+
 def _sac(obs, act):
     actor = _actor_critic(obs, act)["actor_network"]
     two = {"actor_optimizer": adam(1e-2), "critic_optimizer": adam(1e-2), "alpha_optimizer": adam(1e-2)}
@@ -125,6 +131,7 @@ CASES = [
     (_a2c, ActionType.Discrete, False),
     (_dqn, ActionType.Discrete, True),
     (_ddpg, ActionType.Continuous, True),
+    (_td3, ActionType.Continuous, True),
     (_sac, ActionType.Continuous, True),
 ]
 
@@ -159,9 +166,9 @@ def test_acting_does_not_train_and_learning_does(make, action_type, judges, mode
     assert all(mode for _, mode in modes) == (not judges)
     layers = {id(m) for m in algorithm.submodules if isinstance(m, PermanentVariableRateDropout)}
     targets = {id(m) for net in getattr(algorithm, "_target_networks", ()) for m in net.submodules} & layers
-    assert bool(targets) == (make in (_dqn, _ddpg, _sac))
+    assert bool(targets) == (make in (_dqn, _ddpg, _td3, _sac))
     assert {id(layer) for layer, mode in modes if mode} == layers - targets
-    if make in (_ddpg, _sac):
+    if make in (_ddpg, _td3, _sac):
         critics = {id(m) for net in algorithm._critic_networks for m in net.submodules} & layers
         assert critics <= {id(layer) for layer, mode in modes if not mode}, "judging the actor"
     modes.clear()

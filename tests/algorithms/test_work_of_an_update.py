@@ -30,10 +30,10 @@ WORK = {
     # The actor at both rows, backward w and i at the first; two critics forward, w and i; two targets; two critics
     # forward and i for the actor's slope.
     "sac": 2 + 2 + 2 * 3 + 2 + 2 * 2,
-    # The actor at both rows, w and i at the first; critic, target actor and target critic; the slope.
-    "ddpg": 2 + 2 + 3 + 2 + 2,
+    # The actor at the first row, forward, w and i; critic, target actor and target critic; the slope.
+    "ddpg": 3 + 3 + 2 + 2,
     # As DDPG, with a second critic and its target; the slope is that of the first.
-    "td3": 2 + 2 + 2 * 3 + 3 + 2,
+    "td3": 3 + 2 * 3 + 3 + 2,
     # The network at both rows, w and i at the first; two targets; two critics forward, w and i.
     "discrete_sac": 2 + 2 + 2 * 3 + 2,
     # The network at both rows, of which the second chooses the action that the target judges; the target.
@@ -57,9 +57,8 @@ def experience(action_spec: Any, rows: int = 2) -> Experience:
     )
 
 
-def needed(function: Any) -> list[tf.Operation]:
-    """The operations that a traced function has to run."""
-    graph = function.graph
+def needed(graph: tf.Graph) -> list[tf.Operation]:
+    """The operations that a traced graph has to run."""
     waiting = [*(t.op for t in graph.outputs), *graph.control_outputs]
     found: dict[str, tf.Operation] = {}
     while waiting:
@@ -70,10 +69,13 @@ def needed(function: Any) -> list[tf.Operation]:
     return list(found.values())
 
 
-def products(function: Any) -> float:
-    """Products with square layers, in units of [BATCH, HIDDEN] x [HIDDEN, HIDDEN]."""
-    total = 0
-    for operation in needed(function):
+def products(graph: tf.Graph, branch: str = "then_branch") -> float:
+    """Products with square layers, in units of [BATCH, HIDDEN] x [HIDDEN, HIDDEN], where every condition takes `branch`."""
+    total = 0.0
+    for operation in needed(graph):
+        called = {"If": branch, "StatelessIf": branch, "PartitionedCall": "f"}.get(operation.type)
+        if called is not None:
+            total += BATCH * products(graph._get_function(operation.get_attr(called).name).graph, branch)
         if operation.type == "MatMul":
             a, b = (t.shape.as_list() for t in operation.inputs)
             c = operation.outputs[0].shape.as_list()
@@ -97,9 +99,9 @@ def an_update(algorithm: Any, exp: Experience) -> Any:
     return update.get_concrete_function(exp._replace(rollout_info=recorded))
 
 
-def products_of_an_update(algorithm: Any, exp: Experience) -> float:
+def products_of_an_update(algorithm: Any, exp: Experience, branch: str = "then_branch") -> float:
     """As `products`, of one gradient step on experience [rows, BATCH]."""
-    return products(an_update(algorithm, exp))
+    return products(an_update(algorithm, exp).graph, branch)
 
 
 @pytest.mark.parametrize("name", [*WORK, "c51"])
@@ -108,7 +110,7 @@ def test_all_products_are_those_of_layers(name: str) -> None:
     spec = CHOICE if name in DISCRETE else BOX
     algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
     kernels = {tuple(v.shape) for v in algorithm.variables if v.shape.rank == 2}
-    for operation in needed(an_update(algorithm, experience(spec))):
+    for operation in needed(an_update(algorithm, experience(spec)).graph):
         if "MatMul" in operation.type or operation.type == "Einsum":
             shapes = {tuple(t.shape) for t in [*operation.inputs, *operation.outputs]}
             assert shapes & kernels, (operation.type, shapes)
@@ -119,6 +121,12 @@ def test_an_update_multiplies_no_more_than_its_losses_need(name: str) -> None:
     spec = CHOICE if name in ("dqn", "discrete_sac") else BOX
     algorithm = make(name, OBS, spec, layers=(HIDDEN, HIDDEN))
     assert products_of_an_update(algorithm, experience(spec)) == WORK[name]
+
+
+def test_an_actor_that_is_left_alone_is_no_work_but_for_what_is_told_of_it() -> None:
+    """Of the five products of an actor and its slope, the two that its loss is known by."""
+    algorithm = make("td3", OBS, BOX, layers=(HIDDEN, HIDDEN))
+    assert products_of_an_update(algorithm, experience(BOX), "else_branch") == WORK["td3"] - 3
 
 
 @pytest.mark.parametrize(
@@ -157,7 +165,7 @@ def test_an_agent_that_learns_by_dqn_puts_no_observations_together(n: int, membe
     )
     exp = experience(CHOICE, n + 1)
     update = an_update(agent, exp._replace(observation=tf.zeros([n + 1, BATCH, 40, 40], tf.uint8)))
-    joined = [o for o in needed(update) if o.type == "ConcatV2" and o.outputs[0].shape[-2:] == [40, 40]]
+    joined = [o for o in needed(update.graph) if o.type == "ConcatV2" and o.outputs[0].shape[-2:] == [40, 40]]
     assert not joined
 
 
