@@ -37,7 +37,7 @@ def never_ends(steps: int, besides: str = "") -> str:
 
 def always_cut(ended: int, wanted: int) -> str:
     """What is wrong with an environment whose episodes are cut again and again; `ended` of those that are wanted were not."""
-    from alf.trainers.evaluation import MOST_CUTS
+    from alf.drivers.base import MOST_CUTS
 
     return (
         f"Episodes were cut {MOST_CUTS} times in a row, by restarts or values that are not finite, and {ended} of {wanted} "

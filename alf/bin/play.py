@@ -84,8 +84,7 @@ class Player:
 
     def _play_whole(self, episode: int, num_episodes: int) -> Sequence[BehaviorEvaluation]:
         """As `_play_one`; an episode that a restart or a value that is not finite has cut is played again."""
-        from alf.drivers.base import cuts
-        from alf.trainers.evaluation import MOST_CUTS
+        from alf.drivers.base import MOST_CUTS, cuts
 
         for _ in range(MOST_CUTS):
             before = cuts(self._env)

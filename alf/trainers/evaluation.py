@@ -12,6 +12,7 @@ from absl import logging
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, StepType
+from alf.drivers.base import MOST_CUTS
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.episode_video import EpisodeVideo
@@ -24,9 +25,6 @@ _LAST = int(StepType.LAST)
 
 # How many evaluations a run remembers.
 KEPT_EVALUATIONS = 1000
-
-# How often episodes are cut in a row before they are not waited for any more.
-MOST_CUTS = 100
 
 
 class EpisodeRecorder:

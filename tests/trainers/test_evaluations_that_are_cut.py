@@ -10,6 +10,7 @@ import pytest
 
 from alf.bin.episodes import EpisodesError, run_episodes
 from alf.bin.play import Player
+from alf.drivers.recording import record_episodes
 from alf.environments import RestartingEnvironment
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment, StepCounter
 from alf.environments.utils import create_environment
@@ -60,6 +61,13 @@ def test_the_command_ends_too():
         EpisodesError, match=r"cut 100 times in a row, .* and 0 of 2 have ended: correct the environment"
     ):
         run_episodes(env, algorithm, 2, 0.0, 0)
+    env.close()
+
+
+def test_recording_ends_too():
+    env, algorithm = _never_finite()
+    with pytest.raises(ValueError, match="Of 4 episodes, 0 were recorded before they were cut 100 times in a row, "):
+        record_episodes(algorithm, env, 4, random_seed=0)
     env.close()
 
 
