@@ -24,6 +24,9 @@ _SUCCESS = ("success", "is_success")
 _LIVES = "lives"
 _TOLD: dict[str, type] = {**dict.fromkeys(_SUCCESS, bool), _LIVES: int}
 
+# In what a number may come that has axes of one.
+_WITH_AXES = {np.ndarray, list, tuple}
+
 RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -172,7 +175,8 @@ class SingleEnvironment(GymnasiumEnvironment):
         if self._done:
             return self._reset()
         observation, reward, terminated, truncated, self._info = self._env.step(self._to_env(action))
-        self._done = bool(terminated or truncated)
+        terminated = flag(terminated)
+        self._done = terminated or flag(truncated)
         return ts.TimeStep(
             step_type=np.array([2 if self._done else 1], np.int32),
             reward=np.array(reward, np.float32).reshape(1),
@@ -305,6 +309,11 @@ class VectorEnvironment(GymnasiumEnvironment):
         self._env.close()
 
 
+def flag(end: Any) -> bool:
+    """Whether an episode ends, as an environment has told it: a list of one that is false is no end."""
+    return bool(np.reshape(end, ()) if isinstance(end, (list, tuple)) else end)
+
+
 def told_info(info: Any) -> dict[str, Any]:
     """Of a single environment's info what alf reads: "success", "is_success" and "lives", where each is one number.
 
@@ -351,7 +360,7 @@ class ToldInfo(gymnasium.Wrapper):
         """Takes a step."""
         step: Any = self.env.step(action)
         observation, reward, terminated, truncated, info = step
-        if np.ndarray in (type(reward), type(terminated), type(truncated)):
+        if not _WITH_AXES.isdisjoint((type(reward), type(terminated), type(truncated))):
             # Numpy takes an array with axes of one for a number, but not for long any more.
             reward, terminated, truncated = (np.reshape(number, ()) for number in (reward, terminated, truncated))
         return self._fit(observation), reward, terminated, truncated, told_info(info)

@@ -259,11 +259,13 @@ def test_success_is_read_in_every_form_of_one_number(vectorization: str, told: C
 
 @pytest.mark.filterwarnings("error:Conversion of an array with ndim > 0:DeprecationWarning")
 @pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
-@pytest.mark.parametrize("axes", [1, 2])
-def test_rewards_and_flags_may_have_axes_of_one(vectorization: str, axes: int) -> None:
+@pytest.mark.parametrize(
+    "put", [lambda x: np.reshape(x, (1,)), lambda x: np.reshape(x, (1, 1)), lambda x: [x], lambda x: ((x,),)]
+)
+def test_rewards_and_flags_may_have_axes_of_one(vectorization: str, put: Callable[[Any], Any]) -> None:
     def change(row: int, done: bool, step: Any) -> Any:
         observation, *numbers, info = step
-        return observation, *(np.reshape(number, (1,) * axes) for number in numbers), info
+        return observation, *map(put, numbers), info
 
     env = _changed(vectorization, change)
     assert _played(env) == _expected("terminate", env.batch_size)
