@@ -35,6 +35,16 @@ def never_ends(steps: int, besides: str = "") -> str:
     )
 
 
+def always_cut(ended: int, wanted: int) -> str:
+    """What is wrong with an environment whose episodes are cut again and again; `ended` of those that are wanted were not."""
+    from alf.drivers.base import MOST_CUTS
+
+    return (
+        f"Episodes were cut {MOST_CUTS} times in a row, by restarts or values that are not finite, and {ended} of {wanted} "
+        "have ended: correct the environment."
+    )
+
+
 def run_episodes(
     env: Any,
     algorithm: Any,
@@ -62,7 +72,7 @@ def run_episodes(
       their `returns`, `lengths` and `succeeded`, and, with several agents, those of `agents` by behavior.
 
     Raises:
-      EpisodesError: an episode does not end.
+      EpisodesError: an episode does not end, or each is cut.
       ValueError: `num_episodes` is below 1.
     """
     from alf.drivers.policy_driver import PolicyDriver
@@ -92,10 +102,12 @@ def run_episodes(
             logging.info(
                 "%d of %d episodes have ended; the longest that goes on has %d steps.", ended, num_episodes, longest
             )
-        return recorder.done or recorder.longest_open() >= max_steps_per_episode
+        return recorder.done or recorder.always_cut or recorder.longest_open() >= max_steps_per_episode
 
     time_step, _ = driver.predict_until(over)
     recorder.finish(time_step)
+    if recorder.always_cut:
+        raise EpisodesError(always_cut(len(recorder.returns), num_episodes))
     if not recorder.done:
         besides = f" ({len(recorder.returns)} of {num_episodes} have)"
         raise EpisodesError(never_ends(max_steps_per_episode, besides))

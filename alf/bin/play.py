@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags, logging
 
 from alf.bin import behavior_flag, command_line, epsilon_flag, policy_flags, trained
-from alf.bin.episodes import MAX_STEPS, EpisodesError, never_ends
+from alf.bin.episodes import MAX_STEPS, EpisodesError, always_cut, never_ends
 from alf.bin.video import Video, VideoError, marked
 
 if TYPE_CHECKING:
@@ -82,6 +82,17 @@ class Player:
         if self._agents is not None:
             self._agents.take(trajectory, self._all_rows)
 
+    def _play_whole(self, episode: int, num_episodes: int) -> Sequence[BehaviorEvaluation]:
+        """As `_play_one`; an episode that a restart or a value that is not finite has cut is played again."""
+        from alf.drivers.base import MOST_CUTS, cuts
+
+        for _ in range(MOST_CUTS):
+            before = cuts(self._env)
+            behaviors = self._play_one()
+            if cuts(self._env) == before:
+                return behaviors
+        raise EpisodesError(always_cut(episode, num_episodes))
+
     def _play_one(self) -> Sequence[BehaviorEvaluation]:
         """Plays an episode; what it came to for each behavior, where several agents act."""
         from alf.trainers.agent_evaluation import recorder_of
@@ -108,7 +119,7 @@ class Player:
           the return of each episode.
 
         Raises:
-          EpisodesError: an episode does not end.
+          EpisodesError: an episode does not end, or each is cut.
           VideoError: `record_file` is given and the environment has no pictures.
         """
         import numpy as np
@@ -119,7 +130,7 @@ class Player:
         returns = []
         try:
             for episode in range(num_episodes):
-                behaviors = self._play_one()
+                behaviors = self._play_whole(episode, num_episodes)
                 returns.append(float(self._returns.result()))
                 logging.info("Episode %d: return %.3f", episode + 1, returns[-1])
                 for b in behaviors:

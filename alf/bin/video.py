@@ -33,9 +33,11 @@ class Video:
 
         self._env, self._path = env, path
         self._begun = False
+        self._is_gif = path.lower().endswith(".gif")
+        self._shape: tuple[int, ...] | None = None
         with self._told():
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            if path.lower().endswith(".gif"):
+            if self._is_gif:
                 self._writer = imageio.get_writer(path, mode="I", duration=1000 / FPS, loop=0)
             else:
                 self._writer = imageio.get_writer(path, mode="I", fps=FPS, macro_block_size=1)
@@ -44,8 +46,12 @@ class Video:
         """Takes the picture after a step.
 
         Raises:
-          VideoError: there is none, or it cannot be written.
+          VideoError: there is none, it is no picture, an .mp4 cannot have it beside those before, or it cannot be written.
         """
+        import numpy as np
+
+        from alf.metrics.episode_video import rgb
+
         del trajectory
         try:
             frame = self._env.render()
@@ -56,8 +62,22 @@ class Video:
             ) from e
         if frame is None:
             raise VideoError("--record_file: the environment renders nothing; it needs render_mode='rgb_array'.")
+        try:
+            picture = rgb(frame)
+        except ValueError as e:
+            raise VideoError(f"--record_file: {e}") from e
+        if not self._is_gif:
+            # The encoder halves the resolution of colours.
+            height, width = picture.shape[:2]
+            picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), "edge")
+            self._shape = self._shape or picture.shape
+            if picture.shape != self._shape:
+                raise VideoError(
+                    f"--record_file={self._path}: a picture is {picture.shape[1]} x {picture.shape[0]}, those before it "
+                    f"{self._shape[1]} x {self._shape[0]}, and those of an .mp4 have one size: give a .gif."
+                )
         with self._told():
-            self._writer.append_data(frame)
+            self._writer.append_data(picture)
         self._begun = True
 
     def close(self) -> None:

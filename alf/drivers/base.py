@@ -41,6 +41,10 @@ def cuts(env: Any) -> int:
     return env.cuts if isinstance(env, BatchedEnvironment) else 0
 
 
+# How often episodes are cut in a row before they are not waited for any more.
+MOST_CUTS = 100
+
+
 def waited_until(env: Any) -> float:
     """See `BatchedEnvironment.waited_until`; 0 for a batched environment that is not of alf."""
     return env.waited_until if isinstance(env, BatchedEnvironment) else 0.0

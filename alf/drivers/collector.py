@@ -62,7 +62,8 @@ class FreshObservations:
         """
         self._check_control(time_step)
         leaves = tf.nest.flatten(time_step.observation)
-        if self._to_check:
+        begins = self._to_check > 0
+        if begins:
             self._to_check -= 1
             self._check_structure(time_step.observation)
         try:
@@ -74,7 +75,10 @@ class FreshObservations:
             ) from None
         if given != self._wanted:
             raise ValueError(self._misfit(given))
-        if any(map(np.may_share_memory, leaves, self._handed_out)):
+        # Whether the first ones are used again is seen when they have been.
+        if begins or any(map(np.may_share_memory, leaves, self._handed_out)):
+            if begins:
+                self._handed_out = leaves
             self.leaves = [np.array(leaf) for leaf in leaves]
             return time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, self.leaves))
         self.leaves = self._handed_out = leaves

@@ -261,7 +261,9 @@ class PolicyDriver(Driver):
         """Steps the environment, tells metrics and observers, and draws the seed of the next action."""
         begin = time.monotonic()
         # An environment may change what it is given; what is recorded stays.
-        before, self._now = self._now, self._fresh(self._env.step(tf.nest.map_structure(np.array, action)))
+        before, now = self._now, self._fresh(self._env.step(tf.nest.map_structure(np.array, action)))
+        # As with observations, one that uses its arrays again would change the step before.
+        self._now = TimeStep(*map(np.array, now[:3]), now.observation)
         step = trajectory.Trajectory(
             step_type=before.step_type,
             observation=before.observation,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from alf.algorithms.judging import judge
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import StepType
-from alf.drivers.base import cuts
+from alf.drivers.base import MOST_CUTS, cuts
 from alf.drivers.policy_driver import PolicyDriver
 from alf.replay.dataset import Steps
 from alf.utils.common import check_sizes
@@ -28,6 +28,7 @@ class _Recorder:
     def __init__(self, batch_size: int, cuts: Callable[[], int]) -> None:
         self.finished: list[list[list[Any]]] = [[] for _ in range(batch_size)]
         self._cuts, self._seen = cuts, cuts()
+        self._cuts_in_a_row = 0
         self._cut = np.zeros(batch_size, bool)
         self._open: list[list[Any]] = [[] for _ in range(batch_size)]
         # What the next step of each environment came with.
@@ -37,6 +38,11 @@ class _Recorder:
     def has(self, episodes: int) -> bool:
         """Whether each environment has finished so many episodes."""
         return all(len(finished) >= episodes for finished in self.finished)
+
+    @property
+    def always_cut(self) -> bool:
+        """Whether episodes were cut `MOST_CUTS` times since one has been kept."""
+        return self._cuts_in_a_row >= MOST_CUTS
 
     def __call__(self, trajectory: Any) -> None:
         observation, action = (
@@ -55,9 +61,11 @@ class _Recorder:
             if step_type == StepType.LAST:
                 if not self._cut[b]:
                     self.finished[b].append(self._open[b])
+                    self._cuts_in_a_row = 0
                 self._cut[b] = False
         # The environment has taken this step by now: what it cut ends with the next one.
         self._cut |= self._cuts() != self._seen
+        self._cuts_in_a_row += self._cuts() != self._seen
         self._seen = self._cuts()
         self._reward = np.array(trajectory.reward, np.float32)
         self._discount = np.array(trajectory.discount, np.float32)
@@ -87,13 +95,18 @@ def record_episodes(
       can tell them (`alf.algorithms.judging`).
 
     Raises:
-      ValueError: too few episodes have ended within the limit, or a number is no whole one of at least 1.
+      ValueError: too few episodes have ended within the limit, or each is cut, or a number is no whole one of at least 1.
     """
     check_sizes(num_episodes=num_episodes, max_steps_per_episode=max_steps_per_episode)
     recorder = _Recorder(env.batch_size, lambda: cuts(env))
     driver = PolicyDriver(env, algorithm, observers=[recorder], epsilon_greedy=epsilon_greedy, random_seed=random_seed)
     each = math.ceil(num_episodes / env.batch_size)
-    driver.predict_until(lambda: recorder.has(each), each * max_steps_per_episode)
+    driver.predict_until(lambda: recorder.has(each) or recorder.always_cut, each * max_steps_per_episode)
+    if recorder.always_cut:
+        raise ValueError(
+            f"Of {num_episodes} episodes, {sum(map(len, recorder.finished))} were recorded before they were cut {MOST_CUTS} "
+            "times in a row, by restarts or values that are not finite: correct the environment."
+        )
     if not recorder.has(each):
         raise ValueError(
             f"Of {num_episodes} episodes, {sum(map(len, recorder.finished))} ended in {each * max_steps_per_episode} steps: "

@@ -13,7 +13,7 @@ import tensorflow as tf
 from alf.environments import spaces
 from alf.environments.agents import has_agents
 from alf.environments.batch_checker import FAIL, OK, WARN, Finding, bad_value, check_batched
-from alf.environments.gymnasium_environment import close_quietly
+from alf.environments.gymnasium_environment import close_quietly, flag
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS, one_hot_space
 from alf.environments.random_actions import sample_action
 from alf.environments.vectorization import EnvironmentLoader
@@ -195,6 +195,7 @@ def _step(env: gymnasium.Env, rollout: Rollout, step: int, previous: Any) -> Any
         )
         return None
     observation, reward, terminated, truncated, _ = result
+    terminated, truncated = flag(terminated), flag(truncated)
     _look_at(env, rollout, observation, f"step {step}")
     _look_at_reward(rollout, reward, step)
     if any(isinstance(leaf, np.ndarray) for leaf in leaves(previous)) and _digest(previous) != before:
@@ -203,10 +204,10 @@ def _step(env: gymnasium.Env, rollout: Rollout, step: int, previous: Any) -> Any
             OK,
             "the environment writes into the arrays that it has handed out; alf copies them, so that is safe",
         )
-    rollout.digests.append(_digest((observation, reward, bool(terminated), bool(truncated))))
+    rollout.digests.append(_digest((observation, reward, terminated, truncated)))
     rollout.open_length += 1
     if terminated or truncated:
-        rollout.episodes.append(Episode(rollout.open_length, bool(terminated), bool(truncated)))
+        rollout.episodes.append(Episode(rollout.open_length, terminated, truncated))
         return _reset(env, rollout)
     return observation
 
@@ -252,7 +253,7 @@ def _look_at_cast(rollout: Rollout, array: np.ndarray, part: gymnasium.Space, wh
 
 def _look_at_reward(rollout: Rollout, reward: Any, step: int) -> None:
     try:
-        value = float(reward)
+        value = float(np.reshape(reward, ()))
     except (TypeError, ValueError):
         rollout.note("reward", FAIL, f"at step {step} the reward is {_kind(reward)}, not a number.")
         return

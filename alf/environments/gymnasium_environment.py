@@ -24,6 +24,9 @@ _SUCCESS = ("success", "is_success")
 _LIVES = "lives"
 _TOLD: dict[str, type] = {**dict.fromkeys(_SUCCESS, bool), _LIVES: int}
 
+# In what a number may come that has axes of one.
+_WITH_AXES = {np.ndarray, list, tuple}
+
 RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -78,10 +81,8 @@ class GymnasiumEnvironment(BatchedEnvironment):
     def successes(self) -> np.ndarray | None:
         """Bool [B]: "success" or "is_success" in the info of the last step; None where it has neither."""
         info = self._rows_info()
-        for name in _SUCCESS:
-            if name in info:
-                return self._of_rows(info[name], bool)
-        return None
+        told = (self._of_rows(info[name], bool) for name in _SUCCESS if name in info)
+        return next((rows for rows in told if rows is not None), None)
 
     @property
     def lives(self) -> np.ndarray | None:
@@ -90,19 +91,32 @@ class GymnasiumEnvironment(BatchedEnvironment):
         A row that tells none at a step has those that it had when this was asked before.
         """
         info = self._rows_info()
-        if _LIVES in info:
+        rows = self._of_rows(info[_LIVES], int) if _LIVES in info else None
+        if rows is not None:
             # Gymnasium has 0 where a row tells none, and says under this name which rows tell some.
             tells = info.get(f"_{_LIVES}", True)
-            before = self._of_rows(0, np.int64) if self._lives is None else self._lives
-            self._lives = np.where(tells, self._of_rows(info[_LIVES], np.int64), before)
+            before = np.zeros_like(rows) if self._lives is None else self._lives
+            self._lives = np.where(tells, rows, before)
         return self._lives
 
     def _rows_info(self) -> Mapping[str, Any]:
         """What the rows tell, by name, in arrays [B] or numbers for all."""
         return self._info or {}
 
-    def _of_rows(self, told: Any, dtype: type) -> np.ndarray:
-        return np.broadcast_to(np.asarray(told, dtype).reshape(-1), [self._batch_size])
+    def _of_rows(self, told: Any, kind: type) -> np.ndarray | None:
+        """What the rows tell, [B], 0 where one tells no number; None where none does, or they are not B."""
+        try:
+            array = np.ravel(told)
+        except ValueError:
+            return None
+        if array.size not in (1, self._batch_size):
+            return None
+        if array.dtype.kind not in "biu":
+            numbers = [_number(value, kind) for value in array]
+            if all(number is None for number in numbers):
+                return None
+            array = np.array([number or 0 for number in numbers])
+        return np.broadcast_to(array.astype(np.int64 if kind is int else kind), [self._batch_size])
 
     @property
     def frames_per_step(self) -> int:
@@ -161,7 +175,8 @@ class SingleEnvironment(GymnasiumEnvironment):
         if self._done:
             return self._reset()
         observation, reward, terminated, truncated, self._info = self._env.step(self._to_env(action))
-        self._done = bool(terminated or truncated)
+        terminated = flag(terminated)
+        self._done = terminated or flag(truncated)
         return ts.TimeStep(
             step_type=np.array([2 if self._done else 1], np.int32),
             reward=np.array(reward, np.float32).reshape(1),
@@ -294,6 +309,11 @@ class VectorEnvironment(GymnasiumEnvironment):
         self._env.close()
 
 
+def flag(end: Any) -> bool:
+    """Whether an episode ends, as an environment has told it: a list of one that is false is no end."""
+    return bool(np.reshape(end, ()) if isinstance(end, (list, tuple)) else end)
+
+
 def told_info(info: Any) -> dict[str, Any]:
     """Of a single environment's info what alf reads: "success", "is_success" and "lives", where each is one number.
 
@@ -306,13 +326,21 @@ def told_info(info: Any) -> dict[str, Any]:
     if not isinstance(info, Mapping) or _TOLD.keys().isdisjoint(info):
         return told
     for name, kind in _TOLD.items():
-        if name in info:
-            value = info[name]
-            try:
-                told[name] = value if type(value) is kind else np.asarray(value, kind).reshape(()).item()
-            except (TypeError, ValueError, OverflowError):
-                continue  # Something else of this name.
+        # Something else may have this name.
+        if name in info and (number := _number(info[name], kind)) is not None:
+            told[name] = number
     return told
+
+
+def _number(value: Any, kind: type) -> Any:
+    """`value` as a bool or an int; None where it is not one number."""
+    if type(value) is kind:
+        return value
+    try:
+        array = np.asarray(value).reshape(())
+        return None if array.dtype.kind not in "biuf" or np.isnan(array) else kind(array.item())
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 class ToldInfo(gymnasium.Wrapper):
@@ -332,7 +360,7 @@ class ToldInfo(gymnasium.Wrapper):
         """Takes a step."""
         step: Any = self.env.step(action)
         observation, reward, terminated, truncated, info = step
-        if np.ndarray in (type(reward), type(terminated), type(truncated)):
+        if not _WITH_AXES.isdisjoint((type(reward), type(terminated), type(truncated))):
             # Numpy takes an array with axes of one for a number, but not for long any more.
             reward, terminated, truncated = (np.reshape(number, ()) for number in (reward, terminated, truncated))
         return self._fit(observation), reward, terminated, truncated, told_info(info)

@@ -20,7 +20,7 @@ import tensorflow as tf
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
 
 from alf.environments.call_thread import bounded_call
-from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, one_picture, told_info
+from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, flag, one_picture, told_info
 from alf.environments.phases import tell_phase
 from alf.environments.spaces import action_spec, fitting, observation_spec
 
@@ -284,7 +284,7 @@ class _Portable(gymnasium.Wrapper):
             observation, reward, terminated, truncated, info = self.env.step(action)
             # The main process makes an array of those of all rows.
             number = float(np.asarray(reward).reshape(()))
-            return self._fit(observation), number, bool(terminated), bool(truncated), told_info(info)
+            return self._fit(observation), number, flag(terminated), flag(truncated), told_info(info)
 
     def render(self) -> Any:
         with _made_portable():

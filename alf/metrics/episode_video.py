@@ -77,7 +77,7 @@ class EpisodeVideo:
         Args:
           trajectory: the step, next_step_type int32 [B].
           render: gives a picture of row 0, uint8 [height, width, 3], or None. Gray ones [height, width] and
-            [height, width, 1] and other numbers from 0 to 255 do too; one of another size than the first is left out.
+            [height, width, 1] and others that `rgb` takes do too; one of another size than the first is left out.
         """
         if not self._recording:
             return
@@ -121,8 +121,12 @@ def _say_that_none_is_shown(error: Exception) -> None:
     logging.warning("Evaluations have no video, since no picture could be drawn: %s: %s", type(error).__name__, error)
 
 
-def _thinned_out(drawn: Any, max_side: int) -> np.ndarray:
-    """A picture as uint8 [height, width, 3] of at most `max_side` pixels a side, in an array of its own.
+def rgb(drawn: Any) -> np.ndarray:
+    """What an environment has drawn as a picture, uint8 [height, width, 3], which may share its memory.
+
+    Args:
+      drawn: a picture in colours, with or without opacity, or a gray one, [height, width] or [height, width, 1]; numbers
+        from 0 to 255, or fractions or bools from 0 to 1.
 
     Raises:
       ValueError: it is no picture.
@@ -132,11 +136,22 @@ def _thinned_out(drawn: Any, max_side: int) -> np.ndarray:
         raise ValueError(
             f"Environment.render must return uint8 [height, width, 3]; it returned {picture.dtype} {np.shape(drawn)}."
         )
-    thin = max(1, -(-max(picture.shape[:2]) // max_side))
-    picture = picture[::thin, ::thin, :3]
+    picture = picture[..., :3]
     if picture.dtype != np.uint8:
-        picture = np.clip(picture, 0, 255).astype(np.uint8)
-    return np.array(np.broadcast_to(picture, (*picture.shape[:2], 3)), order="C")
+        scale = 255 if picture.dtype.kind in "bf" and picture.max() <= 1 else 1
+        picture = np.clip(picture * scale, 0, 255).astype(np.uint8)
+    return np.broadcast_to(picture, (*picture.shape[:2], 3))
+
+
+def _thinned_out(drawn: Any, max_side: int) -> np.ndarray:
+    """A picture as uint8 [height, width, 3] of at most `max_side` pixels a side, in an array of its own.
+
+    Raises:
+      ValueError: it is no picture.
+    """
+    picture = rgb(drawn)
+    thin = max(1, -(-max(picture.shape[:2]) // max_side))
+    return np.array(picture[::thin, ::thin], order="C")
 
 
 def gif(frames: list[np.ndarray], fps: float) -> bytes:

@@ -12,6 +12,7 @@ from absl import logging
 
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import ActionTimeStep, StepType
+from alf.drivers.base import MOST_CUTS
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.episode_video import EpisodeVideo
@@ -62,6 +63,7 @@ class EpisodeRecorder:
         self._by_behavior = tuple(success_threshold) if isinstance(success_threshold, Mapping) else ()
         self._successes = successes
         self._restarts, self._restarted = restarts, restarts()
+        self._cuts_in_a_row = 0
         # Rows whose episode, or the one that is only made up to end at once, was cut by a restart.
         self._cut = np.zeros(batch_size, bool)
         self._shape = shape
@@ -83,6 +85,11 @@ class EpisodeRecorder:
     def done(self) -> bool:
         """Whether all that was asked for is there."""
         return not self._owes.any()
+
+    @property
+    def always_cut(self) -> bool:
+        """Whether episodes were cut `MOST_CUTS` times since one has counted."""
+        return self._cuts_in_a_row >= MOST_CUTS
 
     def longest_open(self) -> int:
         """Actions of the longest episode that is waited for."""
@@ -106,6 +113,7 @@ class EpisodeRecorder:
             self._closing = ended & self._owes
         restarts = self._restarts()
         self._cut |= restarts != self._restarted
+        self._cuts_in_a_row += restarts != self._restarted
         self._restarted = restarts
         for row in np.flatnonzero(ended & self._owes & ~self._cut):
             self._end(int(row))
@@ -120,6 +128,7 @@ class EpisodeRecorder:
         self._closing[:] = False
 
     def _end(self, row: int) -> None:
+        self._cuts_in_a_row = 0
         said = self._successes()
         self._told |= said is not None
         self.returns.append(float(self._return[row]))
@@ -231,7 +240,8 @@ class Evaluator:
         Args:
           count: EnvironmentEpisodes or EnvironmentSteps.
           step: global counter of the weights, noted in the result.
-          max_episode_steps: a longer episode ends the evaluation with those that have ended.
+          max_episode_steps: a longer episode ends the evaluation with those that have ended, and so do `MOST_CUTS` cuts in a
+            row.
           should_stop: asked at each step.
 
         Returns:
@@ -254,13 +264,22 @@ class Evaluator:
         def over() -> bool:
             nonlocal stopped
             stopped = stopped or should_stop()
-            return stopped or recorder.done or recorder.longest_open() >= max_episode_steps
+            hopeless = recorder.always_cut or recorder.longest_open() >= max_episode_steps
+            return stopped or recorder.done or hopeless
 
         time_step, _ = self._driver.predict_until(over)
         if stopped:
             return None
         recorder.finish(time_step)
-        if not recorder.done:
+        if recorder.always_cut:
+            logging.warning(
+                "Evaluation: episodes were cut %d times in a row, by restarts or values that are not finite, and are not "
+                "waited for; %d episodes of %s have ended.",
+                MOST_CUTS,
+                len(recorder.returns),
+                count,
+            )
+        elif not recorder.done:
             logging.warning(
                 "Evaluation: an episode has not ended after %d steps (Schedule.max_episode_steps) and is not waited "
                 "for; %d episodes of %s have ended.",

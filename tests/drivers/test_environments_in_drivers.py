@@ -12,9 +12,11 @@ from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.bin.episodes import run_episodes
 from alf.data_structures import PolicyStep
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.collector import driver_seeds
+from alf.drivers.recording import record_episodes
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batch_wrappers import BatchWrapper
 from alf.environments.crash_isolation import RestartingEnvironment
@@ -134,6 +136,25 @@ class Reused(CountingEnvironment):
         for array, value in zip(self._arrays, step, strict=True):
             array[...] = value
         return ts.TimeStep(*self._arrays)
+
+
+class ReusedBehindReset(Reused):
+    """Hands out arrays of a reset once, and the same ones at every step."""
+
+    def _reset(self) -> ts.TimeStep:
+        first = super()._reset()
+        self._arrays = []
+        return first
+
+
+@pytest.mark.parametrize("kind", [Reused, ReusedBehindReset])
+def test_what_is_played_does_not_change_where_arrays_are_used_again(kind: Any) -> None:
+    plain, careless = (env(2) for env in (CountingEnvironment, kind))
+    algorithm = CountingAlgorithm(plain, recurrent=False)
+    expected, played = (run_episodes(env, algorithm, 6, 0.0, 0, max_steps_per_episode=100) for env in (plain, careless))
+    assert (played.lengths, played.returns) == (expected.lengths, expected.returns)
+    recorded = [record_episodes(algorithm, env(2), 6, random_seed=0) for env in (CountingEnvironment, kind)]
+    tf.nest.map_structure(np.testing.assert_array_equal, *recorded)
 
 
 @pytest.mark.parametrize("stepping", ["graph", "host"])

@@ -104,6 +104,13 @@ def test_a_sound_environment_passes_every_check():
     assert "one seed gives the same episodes, another one others" in found["seed"][1]
 
 
+def test_numbers_in_lists_of_one_are_taken_for_what_they_are():
+    plain = findings_of(Walk)
+    listed = findings_of(_stepping(lambda o, r, a, b, i: (o, [r], [a], (b,), i)))
+    assert listed["ends"] == plain["ends"]
+    assert not fails(listed)
+
+
 def _broken(**methods):
     return type("Broken", (Walk,), methods)
 

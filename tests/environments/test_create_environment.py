@@ -237,6 +237,21 @@ def test_bad_arguments_are_explained(kwargs: dict[str, Any], match: str) -> None
         create_environment(**{"num_parallel_environments": 2, **kwargs})
 
 
+@pytest.mark.parametrize("wrap", [lambda env: env, gymnasium.wrappers.OrderEnforcing])
+def test_one_environment_is_not_several_rows(wrap: Any) -> None:
+    closed: list[int] = []
+
+    class Closed(ToyEnv):
+        def close(self) -> None:
+            closed.append(1)
+
+    env = Closed()
+    with pytest.raises(ValueError, match=r"for several of 3 rows, .* make a new one at each call"):
+        create_environment(lambda: wrap(env), num_parallel_environments=3)
+    assert closed
+    create_environment(lambda: wrap(env), nonparallel=True).close()
+
+
 def test_something_else_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="got int"):
         create_environment(lambda: 3, num_parallel_environments=2)

@@ -215,6 +215,10 @@ _INFOS: dict[str, Callable[[int, bool], Any]] = {
     "list": lambda row, done: ["nothing"],
     "none": lambda row, done: None,
     "players": lambda row, done: {"success": [done] * 2, "lives": {"ann": row}},
+    "doors": lambda row, done: {"success": {"front": False, "back": False}},
+    "text": lambda row, done: {"is_success": "no", "lives": "none"},
+    "not a number": lambda row, done: {"success": np.nan},
+    "thing": lambda row, done: {"success": threading.Lock()},
 }
 
 
@@ -224,6 +228,19 @@ def test_rows_may_tell_what_they_like(vectorization: str, info: Callable[[int, b
     env = _changed(vectorization, lambda row, done, step: (*step[:4], info(row, done)))
     assert _played(env) == _expected("terminate", env.batch_size)
     assert env.successes is None or not env.successes.any()
+
+
+@pytest.mark.parametrize("name", ["players", "doors", "text", "not a number", "thing"])
+def test_a_vector_of_ones_own_may_tell_something_else_of_these_names(name: str) -> None:
+    change = lambda row, done, step: (*step[:4], _INFOS[name](0, done))  # noqa: E731
+    rows = [functools.partial(_Row, change)] * _ROWS
+    env = create_environment(lambda: SyncVectorEnv(rows), num_parallel_environments=_ROWS)
+    env.reset()
+    for action in _actions(_ROWS):
+        env.step(action)
+        assert env.successes is None or not env.successes.any()
+        assert env.lives is None
+    env.close()
 
 
 @pytest.mark.parametrize("told", [bool, np.bool_, int, lambda done: np.array([done])])
@@ -242,11 +259,13 @@ def test_success_is_read_in_every_form_of_one_number(vectorization: str, told: C
 
 @pytest.mark.filterwarnings("error:Conversion of an array with ndim > 0:DeprecationWarning")
 @pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
-@pytest.mark.parametrize("axes", [1, 2])
-def test_rewards_and_flags_may_have_axes_of_one(vectorization: str, axes: int) -> None:
+@pytest.mark.parametrize(
+    "put", [lambda x: np.reshape(x, (1,)), lambda x: np.reshape(x, (1, 1)), lambda x: [x], lambda x: ((x,),)]
+)
+def test_rewards_and_flags_may_have_axes_of_one(vectorization: str, put: Callable[[Any], Any]) -> None:
     def change(row: int, done: bool, step: Any) -> Any:
         observation, *numbers, info = step
-        return observation, *(np.reshape(number, (1,) * axes) for number in numbers), info
+        return observation, *map(put, numbers), info
 
     env = _changed(vectorization, change)
     assert _played(env) == _expected("terminate", env.batch_size)
