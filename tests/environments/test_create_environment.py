@@ -260,6 +260,10 @@ def test_bad_arguments_are_explained(kwargs: dict[str, Any], match: str) -> None
 def test_something_else_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="got int"):
         create_environment(lambda: 3, num_parallel_environments=2)
+    with pytest.raises(
+        TypeError, match=r"got RockPaperScissors from <class .*RockPaperScissors.>.* @suite_agents\.load"
+    ):
+        create_environment("alf.environments.agent_tasks:RockPaperScissors", num_parallel_environments=2)
 
 
 def test_seeds_do_not_collide() -> None:
