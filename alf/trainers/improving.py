@@ -15,7 +15,7 @@ from alf.drivers.base import Driver
 from alf.trainers import counts
 from alf.trainers.config import TrainerConfig
 from alf.trainers.counters import Counters, EpisodeCounter
-from alf.trainers.counts import Acted, Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
+from alf.trainers.counts import Acted, Amount, Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
 from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
@@ -26,9 +26,7 @@ from alf.utils.gin_utils import GinConfigError
 
 
 class Improver(abc.ABC):
-    """What a trainer does, phase by phase; how it builds and saves is up to `Trainer`.
-
-    All of it is for one thread, the learner's.
+    """What a trainer does, phase by phase, in one thread, the learner's; how it builds and saves is up to `Trainer`.
 
     No phase resets the environments of training: an episode that goes on when the phase changes goes on in the next one,
     and each of its steps, and its end, counts in the phase in which the learner gets them. Cutting it would throw away
@@ -56,9 +54,8 @@ class Improver(abc.ABC):
         self._evaluation_cut = False
         self._improving = False
         self._begun = self._ended = False
-        self._iterations_here = 0
         self._position: tuple[ActionTimeStep | None, Nest] = (None, None)
-        self._num_rows = 0
+        self._iterations_here = self._num_rows = 0
         self._episodes = EpisodeCounter()
         self._evaluations = Evaluations(self._make_evaluator, self._refresh_evaluator, config.best_by)
         self._marked_at = time.monotonic()
@@ -171,9 +168,14 @@ class Improver(abc.ABC):
         """Episodes that have ended in the phase that the calling thread is in."""
         return int(self._counters[self.phase].of(EnvironmentEpisodes).value)
 
+    @property
+    def last_evaluation(self) -> Evaluation | None:
+        """What the last evaluation came to, such as its `average_return`; None before one."""
+        return self._evaluations.history.last
+
     def get_success_rate(self) -> float | None:
         """Share of successes in the last evaluation, in [0, 1]; None before one, NaN where no episode ended or nothing tells."""
-        last = self._evaluations.history.last
+        last = self.last_evaluation
         return None if last is None else last.success_rate
 
     def should_stop(self) -> bool:
@@ -207,7 +209,7 @@ class Improver(abc.ABC):
         finally:
             self._improving = False
 
-    def heatup(self, count: Count | str) -> Acted:
+    def heatup(self, count: Amount) -> Acted:
         """Collects whole episodes before learning: at random, or by the policy if the schedule says so.
 
         Experience goes to the replayer and all observers; nothing is learned, and only totals of HEATUP grow. An
@@ -223,9 +225,7 @@ class Improver(abc.ABC):
         with self.phase_context(Phase.HEATUP):
             return self.act(count, wait_for_full_episodes=True)
 
-    def act(
-        self, count: Count | str, wait_for_full_episodes: bool = False, *, until_episode_end: bool = False
-    ) -> Acted:
+    def act(self, count: Amount, wait_for_full_episodes: bool = False, *, until_episode_end: bool = False) -> Acted:
         """Collects without learning until the totals of the present phase have grown by at least `count`.
 
         Drivers collect whole segments, so it ends with the first one at which that holds. An algorithm that takes no
@@ -264,7 +264,7 @@ class Improver(abc.ABC):
                 self._end_episodes()
         return Acted(*(int((totals.like(count) - count).value) for count in before))
 
-    def train_and_act(self, count: Count | str) -> None:
+    def train_and_act(self, count: Amount) -> None:
         """Collects and learns in turns until the totals of training have grown by at least `count`.
 
         Args:
@@ -283,7 +283,7 @@ class Improver(abc.ABC):
         while not self._counters.reached(target) and self._iterate():
             pass
 
-    def evaluate(self, count: Count | str) -> bool:
+    def evaluate(self, count: Amount) -> bool:
         """Plays whole episodes with the present weights in environments of its own; training is not touched.
 
         Args:
