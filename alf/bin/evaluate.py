@@ -14,6 +14,7 @@ a behavior act by the weights of another checkpoint, so that others are judged a
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -117,7 +118,10 @@ def _evaluate_mode(plan: Plan, algorithm: Any, mode: str) -> dict[str, Any]:
         if video is not None:
             video.close()
         env.close()
-    result = summary(episodes.returns, episodes.lengths, episodes.succeeded if episodes.tells_success else None)
+    result = summary(episodes.returns, episodes.lengths)
+    # With thresholds by behavior it is the lowest of theirs.
+    rate = episodes.result(0).success_rate
+    result["success_rate"] = None if math.isnan(rate) else rate
     behaviors = behavior_summaries(episodes)
     if behaviors:
         result["behaviors"] = behaviors

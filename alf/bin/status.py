@@ -119,10 +119,10 @@ def _checkpoints(checkpoints: Sequence[Mapping[str, Any]], judged_by: str | None
     lines = [f"Checkpoints: {len(checkpoints)}, {_size(total)} in all"]
     special = [c for c in checkpoints[:-_SHOWN] if set(c["kinds"]) - {"periodic"}]
     for c in [*special, *checkpoints[-_SHOWN:]]:
-        model = ", with model" if c["has_model"] else ""
+        facts = [*c["kinds"], *(["with model"] if c["has_model"] else [])]
         lines.append(
             f"  {c['name']:<14} {_reward(c, judged_by):<30} {c['env_steps']:>12,} env steps  {_size(c['bytes']):>8}  "
-            f"{', '.join(c['kinds'])}{model}"
+            f"{', '.join(facts)}"
         )
     return lines
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from alf.environments.agents_env import AgentsEnv
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.counting_agents import CountingAgents
 from alf.environments.vectorization import EnvironmentLoader
+from alf.utils.gin_utils import import_unlocked
 
 
 class _Task(NamedTuple):
@@ -101,7 +101,7 @@ def _find(name: str | Callable[..., Any]) -> _Task:
     if name in _TASKS:
         return _TASKS[name]
     module, _, attribute = name.partition(":")
-    made = getattr(importlib.import_module(module), attribute, None) if attribute else None
+    made = getattr(import_unlocked(module), attribute, None) if attribute else None
     if not callable(made):
         raise ValueError(
             f"There is no task {name!r}: take one of {sorted(_TASKS)}, or 'package.module:name' of what makes an "

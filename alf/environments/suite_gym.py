@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpoo
 from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.spaces import frames_per_step
 from alf.environments.vectorization import EnvironmentLoader
+from alf.utils.gin_utils import import_unlocked
 
 # Of an episode, for what knows no other way to say that there is none.
 NO_LIMIT = 2**31 - 1
@@ -128,7 +128,7 @@ def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:
     module_name, _, attribute = name.partition(":")
     if not attribute:
         return None
-    made = getattr(importlib.import_module(module_name), attribute, None)
+    made = getattr(import_unlocked(module_name), attribute, None)
     return made if callable(made) else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from alf.environments.agents_env import AgentsEnv
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.decision_steps import DecisionSteps
 from alf.environments.vectorization import EnvironmentLoader
+from alf.utils.gin_utils import import_unlocked
 
 EDITOR = "editor"
 
@@ -90,7 +90,7 @@ def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
         return name
     path, _, attribute = name.partition(":")
     if attribute:
-        made = getattr(importlib.import_module(path), attribute, None)
+        made = getattr(import_unlocked(path), attribute, None)
         if not callable(made):
             raise ValueError(f"{path!r} has no {attribute!r} to call: name what makes the simulator.")
         return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import gin
 from alf._extras import how_to_install
 from alf.environments import suite_agents
 from alf.environments.vectorization import EnvironmentLoader
+from alf.utils.gin_utils import import_unlocked
 
 # Packages of environments, and the extras that bring them.
 _EXTRAS = {"pettingzoo": "multiagent", "mpe2": "mpe"}
@@ -40,7 +40,7 @@ def load(environment_name: str | Callable[..., Any], **kwargs: Any) -> Environme
 
 def _module(name: str) -> Any:
     try:
-        return importlib.import_module(name)
+        return import_unlocked(name)
     except ModuleNotFoundError as error:
         missing, top = error.name or name, name.partition(".")[0]
         if missing.startswith(f"{top}."):

@@ -114,7 +114,7 @@ class EnvironmentLoader:
                     logging.warning(
                         "%s makes an EnvPool and takes no seed: all of its environments, of any random_seed, play the same "
                         "games. Give it an argument seed, and that to envpool.make.",
-                        self.make,
+                        _inner(self.make),
                     )
                 if kind != "auto":
                     raise ValueError(f"{type(made).__name__} is a batch already: leave vectorization={kind!r} out.")
@@ -122,7 +122,8 @@ class EnvironmentLoader:
             if not isinstance(made, gymnasium.Env):
                 raise TypeError(
                     "An environment must be a gymnasium.Env, a gymnasium.vector.VectorEnv, an EnvPool or an alf "
-                    f"BatchedEnvironment; got {type(made).__name__} from {self.make}."
+                    f"BatchedEnvironment; got {type(made).__name__} from {_inner(self.make)}. One of several agents is loaded "
+                    "by create_environment.env_load_fn = @suite_agents.load."
                 )
             # A vector environment shows the metadata of its environments, but not their wrappers.
             if (frames := frames_per_step(made)) > 1:
@@ -163,10 +164,16 @@ def _call(make: Callable[..., Any], batch_size: int, seed: int) -> Any:
 
 def _is_single(make: Callable[..., Any]) -> bool:
     """Whether it is a class of single environments, with arguments bound or wrappers around or without."""
+    inner = _inner(make)
+    return isinstance(inner, type) and issubclass(inner, gymnasium.Env)
+
+
+def _inner(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The callable of the user's below arguments that are bound and wrappers around."""
     inner = inspect.unwrap(make)
     while isinstance(inner, functools.partial):
         inner = inspect.unwrap(inner.func)
-    return isinstance(inner, type) and issubclass(inner, gymnasium.Env)
+    return inner
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

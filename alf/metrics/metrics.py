@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gin
 import numpy as np
@@ -20,6 +20,43 @@ from alf.data_structures import StepType
 _FIRST = int(StepType.FIRST)
 _LAST = int(StepType.LAST)
 _MIN_WINDOW = 10
+
+
+@runtime_checkable
+class Reported(Protocol):
+    """A metric that a trainer reports."""
+
+    @property
+    def name(self) -> str:
+        """Under which the result is reported."""
+
+    def result(self) -> Any:
+        """The metric's value now."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A metric that goes on where a run is resumed."""
+
+    @property
+    def name(self) -> str:
+        """Under which checkpoints hold the state."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What `load_state_dict` needs, arrays by name."""
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Takes over a state."""
+
+
+def check_reported(metric: Any) -> None:
+    """ValueError for what a trainer cannot report, such as a class in the place of its object."""
+    if isinstance(metric, type) or not isinstance(metric, Reported):
+        what = f"the class {metric.__name__}" if isinstance(metric, type) else repr(metric)
+        raise ValueError(
+            f"metrics of a driver has {what}: a metric is an object with a name and a result(), in gin made by @name(), with "
+            "parentheses; a function belongs into observers."
+        )
 
 
 class StepMetric(abc.ABC):

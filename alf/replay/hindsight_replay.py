@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gin
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from tf_agents.specs import BoundedTensorSpec
 
 from alf.data_structures import ActionTimeStep, Experience, Nest, StepType
@@ -20,6 +21,9 @@ _GOALS = ("achieved_goal", "desired_goal")
 _PROBES = 16
 # How far from 0 goals to try may lie, where the spec lets them.
 _WIDE = 1e3
+
+# So many steps with other rewards are no rounding.
+_MANY = 10
 
 RewardFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -65,7 +69,7 @@ class HindsightReplay(UniformReplay):
           experience_spec: specs of one step.
           num_streams: E, single environments.
           reward_fn: from goals achieved and desired, [..., shape of a goal], to the reward [...] of getting there, in
-            TensorFlow; the same as the environment's.
+            TensorFlow; the same as the environment's, of which others are warned of.
           share: of the sequences that get another goal; with k of these to one of the old, k / (k + 1).
           horizon: how many steps ahead a goal may lie; the length of an episode is enough.
           balanced: as in `UniformReplay`.
@@ -89,6 +93,27 @@ class HindsightReplay(UniformReplay):
         self._shape_reward: Callable[[tf.Tensor], tf.Tensor] | None = None
         self._share = share
         self._horizon = horizon
+        self._others = 0
+
+    def observe(self, exp: Experience) -> None:
+        """See `UniformReplay.observe`; warns, once, where `reward_fn` gives other rewards than the environment."""
+        super().observe(exp)
+        if self._others >= _MANY:
+            return
+        given, reward = exp.reward.numpy(), self._reward(exp.observation, exp.observation["desired_goal"], exp).numpy()
+        other = (exp.step_type.numpy() != StepType.FIRST) & ~np.isclose(given, reward, rtol=1e-3, atol=1e-4)
+        self._others += int(other.sum())
+        if self._others >= _MANY:
+            achieved, desired = (exp.observation[field].numpy()[other][0] for field in _GOALS)
+            logging.warning(
+                "HindsightReplay.reward_fn gives %g for the goal %s at %s, and the environment gave %g: what is learned from "
+                "the goals that are put in has other rewards than the task. Bind HindsightReplay.reward_fn to a function "
+                "that gives the environment's, or set goal_distance_reward.threshold to its distance.",
+                reward[other][0],
+                desired,
+                achieved,
+                given[other][0],
+            )
 
     def _check_stored(self, experience_spec: Experience) -> None:
         if self.buffer.before_storing is None:
@@ -170,10 +195,15 @@ class HindsightReplay(UniformReplay):
         desired = observation["desired_goal"]
         goal = tf.broadcast_to(goal, tf.shape(desired))
         observation["desired_goal"] = tf.where(broadcast_mask(rows, desired), goal, desired)
+        reward = self._reward(observation, goal, exp)
+        return exp._replace(observation=observation, reward=tf.where(rows, reward, exp.reward))
+
+    def _reward(self, observation: Mapping[str, Nest], goal: Nest, exp: Experience) -> Any:
+        """What follows from a goal, as rewards of `exp` are recorded."""
         reward: Any = tf.cast(self._reward_fn(observation["achieved_goal"], goal), exp.reward.dtype)
         if self._shape_reward is not None:
             reward = tf.reshape(self._shape_reward(tf.reshape(reward, [-1])), tf.shape(reward))
-        return exp._replace(observation=observation, reward=tf.where(rows, reward, exp.reward))
+        return reward
 
 
 def _drawn(spec: Any, draw: np.random.Generator) -> tf.Tensor:

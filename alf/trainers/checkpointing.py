@@ -14,9 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from alf.metrics.agent_episodes import AgentEpisodes
-from alf.metrics.episode_log import EpisodeLog
-from alf.metrics.metrics import StepMetric
+from alf.metrics.metrics import Resumable
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR, MODELS_DIR, REPLAY_DIR, checkpoint_name, files_of, leftovers
 from alf.trainers.checkpoint_objects import lacking, left_out, unfit_behaviors
 from alf.trainers.counters import Counters as Counters
@@ -41,17 +39,17 @@ class MetricsState(tf.train.experimental.PythonState):
     """The state of metrics as part of a checkpoint; what was restored before `attach` is kept for it."""
 
     def __init__(self) -> None:
-        self._metrics: Sequence[StepMetric | AgentEpisodes | EpisodeLog] = ()
+        self._metrics: Sequence[Resumable] = ()
         self._restored: dict[str, dict[str, Any]] = {}
 
     def attach(self, metrics: Sequence[Any]) -> None:
-        """Saves `metrics` from now on, and gives them what was restored under their names; other kinds are left out."""
-        self._metrics = [m for m in metrics if isinstance(m, (StepMetric, AgentEpisodes, EpisodeLog))]
+        """Saves `metrics` from now on, and gives them what was restored under their names; those without state are left out."""
+        self._metrics = [m for m in metrics if isinstance(m, Resumable)]
         self._load()
 
     def serialize(self) -> str:
         """The state of all metrics, as JSON text."""
-        state = {m.name: {k: v.tolist() for k, v in m.state_dict().items()} for m in self._metrics}
+        state = {m.name: {k: np.asarray(v).tolist() for k, v in m.state_dict().items()} for m in self._metrics}
         return json.dumps(state or self._restored)
 
     def deserialize(self, string_value: bytes) -> None:

@@ -168,7 +168,11 @@ class Seconds(Count):
 UNITS: dict[str, type[Count]] = {c.unit: c for c in (EnvironmentSteps, EnvironmentEpisodes, TrainingSteps, Seconds)}
 
 
-def count(given: Count | str, what: str, allowed: Sequence[str] = tuple(UNITS)) -> Count:
+# What is given for a count: one, or a text.
+Amount = Count | str
+
+
+def count(given: Amount, what: str, allowed: Sequence[str] = tuple(UNITS)) -> Count:
     """The count that a setting gives.
 
     Args:

@@ -12,9 +12,10 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
+from alf.trainers import counts
 from alf.trainers.config import TrainerConfig
 from alf.trainers.counters import Counters, EpisodeCounter
-from alf.trainers.counts import Acted, Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
+from alf.trainers.counts import Acted, Amount, Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
 from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
@@ -25,9 +26,7 @@ from alf.utils.gin_utils import GinConfigError
 
 
 class Improver(abc.ABC):
-    """What a trainer does, phase by phase; how it builds and saves is up to `Trainer`.
-
-    All of it is for one thread, the learner's.
+    """What a trainer does, phase by phase, in one thread, the learner's; how it builds and saves is up to `Trainer`.
 
     No phase resets the environments of training: an episode that goes on when the phase changes goes on in the next one,
     and each of its steps, and its end, counts in the phase in which the learner gets them. Cutting it would throw away
@@ -55,9 +54,8 @@ class Improver(abc.ABC):
         self._evaluation_cut = False
         self._improving = False
         self._begun = self._ended = False
-        self._iterations_here = 0
         self._position: tuple[ActionTimeStep | None, Nest] = (None, None)
-        self._num_rows = 0
+        self._iterations_here = self._num_rows = 0
         self._episodes = EpisodeCounter()
         self._evaluations = Evaluations(self._make_evaluator, self._refresh_evaluator, config.best_by)
         self._marked_at = time.monotonic()
@@ -170,9 +168,14 @@ class Improver(abc.ABC):
         """Episodes that have ended in the phase that the calling thread is in."""
         return int(self._counters[self.phase].of(EnvironmentEpisodes).value)
 
+    @property
+    def last_evaluation(self) -> Evaluation | None:
+        """What the last evaluation came to, such as its `average_return`; None before one."""
+        return self._evaluations.history.last
+
     def get_success_rate(self) -> float | None:
         """Share of successes in the last evaluation, in [0, 1]; None before one, NaN where no episode ended or nothing tells."""
-        last = self._evaluations.history.last
+        last = self.last_evaluation
         return None if last is None else last.success_rate
 
     def should_stop(self) -> bool:
@@ -206,7 +209,7 @@ class Improver(abc.ABC):
         finally:
             self._improving = False
 
-    def heatup(self, count: Count) -> Acted:
+    def heatup(self, count: Amount) -> Acted:
         """Collects whole episodes before learning: at random, or by the policy if the schedule says so.
 
         Experience goes to the replayer and all observers; nothing is learned, and only totals of HEATUP grow. An
@@ -214,7 +217,7 @@ class Improver(abc.ABC):
         comes as experience of the phase that follows, whose totals count it.
 
         Args:
-          count: environment steps or episodes; 0 does nothing at all.
+          count: environment steps or episodes, as '1000 env_steps'; 0 does nothing at all.
 
         Returns:
           what was collected; nothing for an algorithm that takes no action.
@@ -222,14 +225,14 @@ class Improver(abc.ABC):
         with self.phase_context(Phase.HEATUP):
             return self.act(count, wait_for_full_episodes=True)
 
-    def act(self, count: Count, wait_for_full_episodes: bool = False, *, until_episode_end: bool = False) -> Acted:
+    def act(self, count: Amount, wait_for_full_episodes: bool = False, *, until_episode_end: bool = False) -> Acted:
         """Collects without learning until the totals of the present phase have grown by at least `count`.
 
         Drivers collect whole segments, so it ends with the first one at which that holds. An algorithm that takes no
         action makes no step.
 
         Args:
-          count: environment steps, episodes or seconds.
+          count: environment steps, episodes or seconds, as '1000 env_steps'.
           wait_for_full_episodes: go on until every environment has ended the episode that it is in then, but no further
             than `max_episode_steps` of the schedule.
           until_episode_end: return when an episode ends in any environment, even before `count`.
@@ -238,14 +241,12 @@ class Improver(abc.ABC):
           what was collected; less than asked for after a signal.
 
         Raises:
-          ValueError: `count` is in a unit that acting does not raise, both ends are asked for, the phase is TEST, or the
-            driver cannot do it.
+          ValueError: `count` is none for acting, both ends are asked for, the phase is TEST, or the driver cannot do it.
           RunLockedError: another live run writes to the root_dir.
         """
         if wait_for_full_episodes and until_episode_end:
             raise ValueError("act() ends at the first end of an episode or at the last: give one of the two arguments.")
-        if isinstance(count, TrainingSteps):
-            raise ValueError(f"{count!r}: acting learns nothing, so give environment steps, episodes or seconds.")
+        count = counts.count(count, "acting: count", ("env_steps", "episodes", "seconds"))
         if self.phase is Phase.TEST:
             raise ValueError("In TEST the environments of training stand still: call evaluate().")
         if not count.value:
@@ -263,16 +264,17 @@ class Improver(abc.ABC):
                 self._end_episodes()
         return Acted(*(int((totals.like(count) - count).value) for count in before))
 
-    def train_and_act(self, count: Count) -> None:
+    def train_and_act(self, count: Amount) -> None:
         """Collects and learns in turns until the totals of training have grown by at least `count`.
 
         Args:
-          count: in any unit; 0 does nothing at all.
+          count: in any unit, as '100 training_steps'; 0 does nothing at all.
 
         Raises:
-          ValueError: the algorithm takes no action, and `count` is in environment steps or episodes.
+          ValueError: `count` is none, or the algorithm takes no action, and it is in environment steps or episodes.
           RunLockedError: another live run writes to the root_dir.
         """
+        count = counts.count(count, "training: count")
         if not count.value:
             return
         self.initialize()
@@ -281,21 +283,19 @@ class Improver(abc.ABC):
         while not self._counters.reached(target) and self._iterate():
             pass
 
-    def evaluate(self, count: Count) -> bool:
+    def evaluate(self, count: Amount) -> bool:
         """Plays whole episodes with the present weights in environments of its own; training is not touched.
 
         Args:
-          count: episodes, exactly as many, or environment steps, to the first end of an episode at or past them; 0 plays
-            none.
+          count: episodes, as '10 episodes', or environment steps, to the end of an episode at or past them; 0 plays none.
 
         Returns:
           whether a stop condition holds.
 
         Raises:
-          ValueError: `count` is in another unit.
+          ValueError: `count` is none, or in another unit.
         """
-        if not isinstance(count, (EnvironmentEpisodes, EnvironmentSteps)):
-            raise ValueError(f"{count!r}: an evaluation is given in episodes or environment steps.")
+        count = counts.count(count, "evaluating: count", ("episodes", "env_steps"))
         if count.value:
             self.initialize()
             self._take_beside(wait=True)

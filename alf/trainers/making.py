@@ -15,7 +15,9 @@ from alf.utils import gin_utils
 AnyPath = str | os.PathLike[str]
 
 
-def make_trainer(gin_files: AnyPath | Sequence[AnyPath], root_dir: AnyPath, bindings: Sequence[str] = ()) -> Trainer:
+def make_trainer(
+    gin_files: AnyPath | Sequence[AnyPath], root_dir: AnyPath, bindings: str | Sequence[str] = ()
+) -> Trainer:
     """A trainer as `python -m alf.bin.train` has it; its `train` begins a run, or goes on with that of the directory.
 
     The process forgets what gin was told before: close a trainer that was made earlier, as its `train` does in the end.
@@ -23,7 +25,7 @@ def make_trainer(gin_files: AnyPath | Sequence[AnyPath], root_dir: AnyPath, bind
     Args:
       gin_files: one or several, each as `gin_utils.find_gin_file` takes it, such as the name of a shipped example.
       root_dir: directory of everything the run writes; `~` is the home folder.
-      bindings: such as `TrainerConfig.num_iterations=10`; they win over the files.
+      bindings: one or several, such as `TrainerConfig.num_iterations=10`; they win over the files.
 
     Raises:
       GinConfigError: a file or a binding cannot be used.
@@ -31,6 +33,7 @@ def make_trainer(gin_files: AnyPath | Sequence[AnyPath], root_dir: AnyPath, bind
     """
     gin.clear_config()
     files = [gin_files] if isinstance(gin_files, (str, os.PathLike)) else gin_files
-    gin_utils.parse_gin([os.fspath(file) for file in files], bindings)
+    lines = [bindings] if isinstance(bindings, str) else bindings
+    gin_utils.parse_gin([os.fspath(file) for file in files], lines)
     trainer: Trainer = TrainerConfig(root_dir=os.path.expanduser(root_dir)).create_trainer()
     return trainer

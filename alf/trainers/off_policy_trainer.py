@@ -22,6 +22,7 @@ from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.base import Driver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
+from alf.replay.dataset import DatasetReplayer
 from alf.replay.experience_replayer import ReplayTooSmallError
 from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.memory_use import MemoryUse
@@ -59,6 +60,7 @@ class OffPolicyTrainer(Trainer):
     def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
         driver = super()._make_driver(envs)
         config = self._config
+        self._check_dataset()
         # Said now, not after the initial collecting.
         for use in self.algorithm.memory_uses(self._training()).values():
             if use.size is not None:
@@ -105,6 +107,18 @@ class OffPolicyTrainer(Trainer):
         elif config.whole_replay_buffer_training and config.clear_replay_buffer and algorithm.acts:
             sizes = config.unroll_length, config.mini_batch_length
             minibatch.check_segments(algorithm, *sizes, where="TrainerConfig.")
+
+    def _check_dataset(self) -> None:
+        """Raises ValueError where an algorithm that brings its data would not learn from all of it, in its sequences."""
+        config, algorithm = self._config, self.algorithm
+        if isinstance(algorithm.exp_replayer, DatasetReplayer):
+            steps = int(algorithm.exp_replayer.replay_all().step_type.shape[1])
+            if not config.whole_replay_buffer_training or steps % (config.mini_batch_length or steps):
+                raise ValueError(
+                    f"{type(algorithm).__name__} learns from its whole dataset, in sequences of {steps} steps "
+                    "(BcAlgorithm.sequence_length): set TrainerConfig.whole_replay_buffer_training=True and "
+                    f"TrainerConfig.mini_batch_length={steps}."
+                )
 
     def _collect_initially(self, collect: Callable[[], int]) -> int:
         """Calls `collect` once, and again until there is enough to learn from; returns the steps. A signal may end it.

@@ -155,7 +155,7 @@ class Trainer(Improver):
         try:
             self._build()
         except BaseException:
-            self._close()
+            self.close()
             raise
         self._initialized = True
 
@@ -184,11 +184,25 @@ class Trainer(Improver):
                 self._saver.save_after(e)
                 raise
             finally:
-                self._close()
+                self.close()
+
+    def save(self, kinds: Sequence[str] = ()) -> None:
+        """Writes a checkpoint of what was learned so far, for a loop of your own: `close` writes none.
+
+        Raises:
+          Exception: weights are not finite, or it is the third failure in a row; those before are logged.
+        """
+        self.initialize()
+        self.driver.catch_up()
+        self.reporter.flush()  # so that after a kill no table lacks what the checkpoint counts
+        self._saver.save(kinds, *self._reward())
 
     def close(self) -> None:
         """Ends the driver and closes environments and files, whatever state they are in; any number of times."""
-        self._close()
+        self._ended = self._initialized
+        self._close_streams()
+        closers, self._closers = self._closers, []
+        close_all([self._evaluations.close, *closers, self._lock.release])
 
     def __enter__(self) -> Trainer:
         return self
@@ -342,8 +356,7 @@ class Trainer(Improver):
     def _evaluation_rows(self, batch_size: int) -> int:
         """How many rows play the evaluations of the schedule."""
         count = self.schedule.evaluation_steps
-        episodes = int(count.value) if isinstance(count, EnvironmentEpisodes) else 1
-        return evaluation_rows(episodes, batch_size)
+        return evaluation_rows(int(count.value) if isinstance(count, EnvironmentEpisodes) else 1, batch_size)
 
     def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
         if not self._config.exact_resume:
@@ -398,17 +411,17 @@ class Trainer(Improver):
         self._evaluate_if_due()
         # A run that goes on exactly does so from where nothing is missing.
         if (due or self._saver.due()) and not (exact and self._evaluation_cut):
-            self._save(("periodic",))
+            self.save(("periodic",))
             self._streams_over = exact
 
     def _save_evaluated(self, best: bool) -> None:
         best = best or self._saver.is_best(*self._reward())  # where saving a better one has failed
         if (best and self._rating is None) or self._config.checkpoint_at_evaluation:
-            self._save()
+            self.save()
 
     def _save_to_be_judged(self) -> None:
         self._saver.checkpointer.awaited = self._counters.global_steps
-        self._save()
+        self.save()
 
     def _judge(self, result: Evaluation) -> None:
         score, episodes = result.score(self._config.best_by)
@@ -432,7 +445,7 @@ class Trainer(Improver):
         record = self._saver.checkpointer.index.find(str(self._counters.global_steps))
         if record is not None and not self._evaluation_cut:
             self._saver.checkpointer.outdate()  # it holds the evaluations too
-            self._save([kind for kind in record.kinds if kind != "best"])
+            self.save([kind for kind in record.kinds if kind != "best"])
 
     # ---- saving ----
 
@@ -456,11 +469,6 @@ class Trainer(Improver):
             # Its hook runs before that of a driver, which publishes what it has set.
             self._self_play.begin()
         return metrics
-
-    def _save(self, kinds: Sequence[str] = ()) -> None:
-        self.driver.catch_up()
-        self.reporter.flush()  # so that after a kill no table lacks what the checkpoint counts
-        self._saver.save(kinds, *self._reward())
 
     def _reward(self) -> tuple[float, int] | tuple[()]:
         """What the present weights are judged by, and over how many episodes or matches; () where nothing tells."""
@@ -486,13 +494,6 @@ class Trainer(Improver):
         if reached and not self._iterations_here:
             logging.info("This run was finished already: %s. To extend it, raise that limit in the same command.", why)
         self._report.finish(why, self._saver.path)
-
-    def _close(self) -> None:
-        """Ends the driver and closes all environments and files, whatever state they are in."""
-        self._ended = self._initialized
-        self._close_streams()
-        closers, self._closers = self._closers, []
-        close_all([self._evaluations.close, *closers, self._lock.release])
 
     def _close_streams(self) -> None:
         closers, self._stream_closers, self._envs = self._stream_closers, [], []

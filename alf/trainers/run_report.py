@@ -22,7 +22,7 @@ from alf.metrics.agent_episodes import AgentEpisodes
 from alf.metrics.event_files import cut_events
 from alf.metrics.goal_distance import goal_distance, has_goal
 from alf.metrics.histogram import Histogram
-from alf.metrics.metrics import EnvironmentSteps
+from alf.metrics.metrics import EnvironmentSteps, check_reported
 from alf.metrics.reporter import StatsReporter
 from alf.metrics.tables import CsvFile, Value, read_csv
 from alf.metrics.user_stats import Aggregation
@@ -109,7 +109,12 @@ class RunReport:
           share_done: how much of the run is done, in [0, 1]; None where that cannot be told.
           frames_per_step: of the environments; where a step takes several, the steps are told in frames too.
           workers: what is known of those that collect in other processes, see `worker_table`; None without any.
+
+        Raises:
+          ValueError: a metric of the driver is none.
         """
+        for metric in driver.get_metrics():
+            check_reported(metric)
         self._root_dir = root_dir
         self._share_done = share_done
         self._frames_per_step = frames_per_step

@@ -12,6 +12,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gin
@@ -179,6 +180,12 @@ def bind(configurable: Any, parameter: str, value: Any) -> None:
         raise GinConfigError(f"{configurable!r} is not known to gin.")
     with gin.unlock_config():
         gin.bind_parameter(f"{registered.selector}.{parameter}", value)
+
+
+def import_unlocked(module: str) -> ModuleType:
+    """Imports a module that may register configurables, such as one that a setting names, when gin is locked already."""
+    with gin.unlock_config():
+        return importlib.import_module(module)
 
 
 def bound(configurable: Any, parameter: str) -> Any:

@@ -182,6 +182,27 @@ def test_trained_by_the_trainer_from_a_file_without_a_step(tmp_path: pathlib.Pat
     assert mean_return(trainer.algorithm, load()) == EPISODE - 1  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("settings", [{"whole_replay_buffer_training": False}, {"mini_batch_length": 2}])
+def test_settings_of_other_algorithms_are_told(settings: Any, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    path = str(tmp_path / "expert.npz")
+    write_dataset(path, expert(PolicyUnittestEnv(1, EPISODE, seed=0), 2))
+
+    def load(*args: Any, **kwargs: Any) -> PolicyUnittestEnv:
+        return PolicyUnittestEnv(4, EPISODE, seed=5)
+
+    config = TrainerConfig(
+        root_dir=str(tmp_path / "run"),
+        algorithm_ctor=lambda observation_spec, action_spec, debug_summaries: make(load(), path),
+        mini_batch_size=2,
+        **settings,
+    )
+    trainer = SyncOffPolicyTrainer(config)
+    monkeypatch.setattr(trainer, "_create_environment", load)
+    says = "BcAlgorithm learns from its whole dataset, in sequences of 1 steps"
+    with pytest.raises(ValueError, match=rf"{says}.*TrainerConfig\.mini_batch_length=1\.$"):
+        trainer.initialize()
+
+
 def test_recorded_episodes_are_whole_aligned_and_of_every_member_of_the_batch() -> None:
     tf.random.set_seed(0)
     env = PolicyUnittestEnv(3, EPISODE, seed=0)

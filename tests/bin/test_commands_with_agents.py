@@ -81,6 +81,18 @@ def test_evaluate_has_the_numbers_of_each_behavior(run, tmp_path, logged):
     assert any(line.startswith("ckpt-1, deterministic, runner: return 4.00 ± 0.00 over 3") for line in logged)
 
 
+def test_success_by_behavior_is_that_of_the_behavior_with_the_least_of_it(run, tmp_path, logged):
+    path = tmp_path / "result.json"
+    threshold = "TrainerConfig.reward_success_threshold={'chaser': 2.0, 'runner': 4.0}"
+    arguments = ("--num_episodes=3", "--nostochastic", f"--gin_param={threshold}", f"--output={path}")
+    assert run_here(evaluate.main, f"--root_dir={run}", *arguments) == 0, logged
+    numbers = json.loads(path.read_text())["results"]["deterministic"]
+    assert numbers["success_rate"] == pytest.approx(2 / 3)
+    assert numbers["behaviors"]["runner"]["success_rate"] == 1.0
+    (line,) = (line for line in logged if line.startswith("ckpt-1, deterministic: return"))
+    assert ", success 67%" in line
+
+
 def test_agents_of_a_shipped_task_are_filmed(tmp_path, logged):
     settings = SETTINGS.replace("'tests.environments.small_agents:SmallAgents'", "'rock_paper_scissors'")
     settings = "\n".join(line for line in settings.splitlines() if "threshold" not in line and "MeanReturn" not in line)

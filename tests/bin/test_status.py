@@ -108,6 +108,18 @@ def test_of_many_checkpoints_the_newest_are_shown_and_those_that_stand_out(run, 
     assert shown == ["ckpt-7", *(f"ckpt-{step}" for step in range(12, 20))]
 
 
+def test_a_checkpoint_of_no_kind_is_told_with_its_model(run, capsys):
+    index = RunIndex.load(str(run))
+    files = ["train/algorithm/ckpt-8.index", "train/models/ckpt-8/saved_model/saved_model.pb"]
+    for file in files:
+        (run / file).parent.mkdir(parents=True, exist_ok=True)
+        (run / file).write_bytes(b"x")
+    index.add(Record("ckpt-8", 8, files=files, kinds=[]))
+    index.save()
+    (line,) = (line for line in _text(capsys, run).splitlines() if line.startswith("  ckpt-8"))
+    assert line.endswith(" B  with model")
+
+
 def test_sizes_are_told_in_thousands():
     assert [status._size(count) for count in (999, 1000, 2.5e9)] == ["999 B", "1.0 kB", "2.5 GB"]
 

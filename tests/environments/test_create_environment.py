@@ -194,6 +194,26 @@ def test_gin_lines() -> None:
             gin.clear_config()
 
 
+@pytest.mark.parametrize("what", ["Registered", "Registered-v0"])
+def test_a_module_that_is_named_may_register_configurables(what, tmp_path, monkeypatch):
+    name = f"registers_{what.lower().replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        "import gin\nimport gymnasium\nfrom tests.environments.toy_environments import ToyEnv\n"
+        f"@gin.configurable(module={name!r})\nclass Registered(ToyEnv):\n    pass\n"
+        "gymnasium.register('Registered-v0', Registered)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        gin.finalize()
+        env = create_environment(f"{name}:{what}", num_parallel_environments=2)
+        assert env.reset().observation.shape == (2, 4)
+        assert gin.config_is_locked()
+    finally:
+        gymnasium.registry.pop("Registered-v0", None)
+        with gin.unlock_config():
+            gin.clear_config()
+
+
 @pytest.mark.parametrize(
     ("name", "match"),
     [
@@ -255,6 +275,10 @@ def test_one_environment_is_not_several_rows(wrap: Any) -> None:
 def test_something_else_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="got int"):
         create_environment(lambda: 3, num_parallel_environments=2)
+    with pytest.raises(
+        TypeError, match=r"got RockPaperScissors from <class .*RockPaperScissors.>.* @suite_agents\.load"
+    ):
+        create_environment("alf.environments.agent_tasks:RockPaperScissors", num_parallel_environments=2)
 
 
 def test_seeds_do_not_collide() -> None:

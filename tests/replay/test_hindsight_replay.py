@@ -69,6 +69,32 @@ def future(ring: Ring, at: At, horizon: int) -> list[int]:
     return found
 
 
+def test_a_reward_function_of_another_task_is_warned_of_once(logged: list[str]) -> None:
+    goal = tf.TensorSpec([2], tf.float32)
+    spec = SPEC._replace(observation={"observation": goal, "achieved_goal": goal, "desired_goal": goal})
+
+    def warnings(reward_fn: Any) -> list[str]:
+        logged.clear()
+        replayer = HindsightReplay(spec, 1, reward_fn)
+        replayer.set_reward_shaping(lambda reward: 2.0 * reward)
+        for begin in range(0, 40, 4):
+            exp = segments(np.array([[0]]), np.array([[begin]]), 4)
+            observation = with_goals(exp)
+            shaped = 2.0 * minus_distance(observation["achieved_goal"], observation["desired_goal"])
+            time_step = exp.bootstrap.time_step
+            bootstrap = exp.bootstrap._replace(time_step=time_step._replace(observation=with_goals(time_step)))
+            replayer.observe(exp._replace(observation=observation, reward=shaped, bootstrap=bootstrap))
+        return list(logged)
+
+    assert not warnings(minus_distance)
+    (warning,) = warnings(goal_distance_reward)
+    # Three steps of each segment are the results of actions: with the fourth it is ten.
+    assert (
+        "HindsightReplay.reward_fn gives -2 for the goal [-1. -1.] at [ 0. 12.], and the environment gave -28"
+        in warning
+    )
+
+
 @pytest.mark.parametrize("length", [2, 3, 7])
 @pytest.mark.parametrize(("capacity", "horizon"), [(100, 50), (23, 50), (100, 2)])
 def test_goals_are_of_the_future_of_the_same_episode(length: int, capacity: int, horizon: int) -> None:

@@ -72,7 +72,7 @@ def test_by_the_return_of_a_behavior(best_by, best, small_agents, tmp_path):
 def test_an_evaluation_beside_training_judges_by_it_too(small_agents, tmp_path):
     with small_agents(best_by="chaser", num_iterations=1) as trainer:
         trainer.initialize()
-        trainer._save()
+        trainer.save()
         chaser = BehaviorEvaluation("chaser", 4, 2.5, 0.0, 1.0, 0.0, ())
         trainer._judge(Evaluation(1, 99.0, 0.0, 1.0, step=0, behaviors=(chaser,)))
         assert (_records(tmp_path)[0].reward, _records(tmp_path)[0].reward_episodes) == (2.5, 4)

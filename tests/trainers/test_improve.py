@@ -202,11 +202,37 @@ def test_act_train_and_evaluate_one_by_one(small_config):
             with pytest.raises(ValueError, match="call evaluate"):
                 trainer.act(EnvironmentSteps(1))
         for call in (trainer.act, trainer.heatup):
-            with pytest.raises(ValueError, match="acting learns nothing"):
+            with pytest.raises(ValueError, match=r"acting: count=.* it takes env_steps or episodes or seconds"):
                 call(TrainingSteps(1))
-        with pytest.raises(ValueError, match="in episodes or environment steps"):
+        with pytest.raises(ValueError, match=r"evaluating: count=.* it takes episodes or env_steps"):
             trainer.evaluate(Seconds(1))
         assert trainer.phase is Phase.TRAIN
+
+
+def test_counts_may_be_texts_as_in_a_schedule(small_config):
+    with small_config(SyncOffPolicyTrainer).create_trainer() as trainer:
+        assert trainer.act("9 env_steps") == (16, 2)
+        trainer.train_and_act("2 training_steps")
+        trainer.evaluate("3 episodes")
+        assert (_totals(trainer, Phase.TRAIN)[2], _totals(trainer, Phase.TEST)[1]) == (2, 3)
+        for call in (trainer.heatup, trainer.act, trainer.train_and_act, trainer.evaluate):
+            with pytest.raises(ValueError, match="count=10 has no unit: write for example '10 "):
+                call(10)
+
+
+def test_a_loop_of_ones_own_sees_its_evaluations_and_saves(small_config):
+    with small_config(SyncOffPolicyTrainer, checkpoint_interval=0).create_trainer() as trainer:
+        assert trainer.last_evaluation is None
+        trainer.train_and_act("2 training_steps")
+        trainer.evaluate("3 episodes")
+        assert (trainer.last_evaluation.episodes, trainer.last_evaluation.step) == (3, 2)
+        trainer.save()
+        root_dir, mean = trainer._root_dir, trainer.last_evaluation.average_return
+    (record,) = RunIndex.load(root_dir).records()
+    assert (record.step, record.reward, record.kinds) == (2, mean, ["best"])
+    with small_config(SyncOffPolicyTrainer).create_trainer() as trainer:
+        trainer.initialize()
+        assert (int(trainer.global_counter), trainer.last_evaluation.average_return) == (2, mean)
 
 
 def test_act_until_an_episode_ends(small_config):

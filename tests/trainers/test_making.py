@@ -56,6 +56,11 @@ def test_files_as_paths_and_the_home_folder(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "training_status.json").is_file()
 
 
+def test_one_binding_as_text(tmp_path):
+    with make_trainer("ac_cart_pole", tmp_path, "TrainerConfig.num_iterations=7") as trainer:
+        assert trainer._config.num_iterations == 7
+
+
 def test_names_that_gin_files_need_not_import(tmp_path):
     text = """
     TrainerConfig.trainer = @sync_off_policy_trainer

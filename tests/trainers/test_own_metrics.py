@@ -1,0 +1,61 @@
+"""Metrics of one's own in a run: what a driver may have, and what becomes of them where the run is resumed."""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+
+from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+
+
+class Actions:
+    """Actions taken, without a base class."""
+
+    name = "Actions"
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, trajectory: Any, env_thread_id: int = 0) -> None:
+        self.count += int((np.asarray(trajectory.step_type) != 2).sum())
+
+    def result(self) -> int:
+        return self.count
+
+
+class Resumed(Actions):
+    """The same, which goes on where a run is resumed."""
+
+    name = "Resumed"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        self.count = int(state["count"])
+
+
+def _train(small_config: Any, metrics: list[Any], num_iterations: int) -> list[dict[str, str]]:
+    gin.bind_parameter("SyncOffPolicyDriver.metrics", metrics)
+    with small_config(SyncOffPolicyTrainer, num_iterations=num_iterations).create_trainer() as trainer:
+        trainer.train()
+    with pathlib.Path(trainer._root_dir, "train", "stats.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_metric_with_a_state_goes_on_where_a_run_is_resumed(small_config):
+    _train(small_config, [Actions(), Resumed()], 2)
+    last = _train(small_config, [Actions(), Resumed()], 3)[-1]
+    assert last["Metrics/Resumed"] == last["Metrics/EnvironmentSteps"]
+    assert float(last["Metrics/Actions"]) < float(last["Metrics/Resumed"])
+
+
+@pytest.mark.parametrize(("metric", "what"), [(Actions, "the class Actions"), (print, "<built-in function print>")])
+def test_what_is_no_metric_is_told_before_anything_is_collected(small_config, metric, what):
+    with pytest.raises(ValueError, match=f"metrics of a driver has {what}: a metric is an object with a name"):
+        _train(small_config, [metric], 2)
