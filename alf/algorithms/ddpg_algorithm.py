@@ -204,7 +204,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         Args:
           training_info: [T, B, ...].
           rows: those that are trained, K * B of them.
-          climbed: the actor, and nothing else, has a gradient of it.
+          climbed: the actor gets its gradient, and what encodes observations for it; the critic never does.
 
         Returns:
           float32 [K * B].
