@@ -408,13 +408,7 @@ class RunReport:
         """
         self._progress.stop()
         state, root = self.state(), self._root_dir
-        if state.returns:
-            mean, std, episodes = state.returns
-            reached = f"return {mean:.2f} ± {std:.2f} over the last {episodes} episodes"
-        else:
-            reached = f"0 episodes have ended, longest open episode {state.longest_open} steps"
-        reached += "".join(f", {name} {value}" for name, value in behavior_rows(state))
-        ended = f"{why}; iteration {state.iteration}, {state.env_steps:,} env steps, {reached}"
+        ended = f"{why}; {_reached(state)}"
         quoted = shlex.quote(root)
         for line in (
             f"Training ended: {ended}.",
@@ -478,3 +472,18 @@ def learning_rate(optimizer: object) -> float:
     """The rate of an optimiser's next step, schedules taken into account."""
     rate = getattr(optimizer, "learning_rate", float("nan"))
     return float(rate(optimizer.iterations) if callable(rate) else rate)  # type: ignore[attr-defined]
+
+
+def _reached(state: State) -> str:
+    """What came of a run, in a line."""
+    reached = [f"iteration {state.iteration}", f"{state.env_steps:,} env steps"]
+    if state.returns:
+        mean, std, episodes = state.returns
+        reached.append(f"return {mean:.2f} ± {std:.2f} over the last {episodes} episodes")
+    elif state.env_steps:
+        reached.append(f"0 episodes have ended, longest open episode {state.longest_open} steps")
+    reached += [f"{name} {value}" for name, value in behavior_rows(state)]
+    if state.evaluation is not None:
+        mean, std, episodes = state.evaluation
+        reached.append(f"evaluated at {mean:.2f} ± {std:.2f} over {episodes} episodes")
+    return ", ".join(reached)

@@ -126,3 +126,14 @@ def test_a_trainer_that_trains_only_on_what_it_collects_says_so(small_config):
         pytest.raises(ValueError, match=r"Imitation takes no action, .*: set TrainerConfig.trainer = @sync_off_policy"),
     ):
         trainer.train_and_act(TrainingSteps(1))
+
+
+def test_the_last_line_tells_the_last_evaluation(small_config, caplog):
+    settings = {"num_iterations": 2, "evaluate": True, "eval_interval": 1, "num_eval_episodes": 3}
+    trainer = small_config(SyncOffPolicyTrainer, algorithm_ctor=Imitation, **settings).create_trainer()
+    with caplog.at_level("INFO", "absl"):
+        trainer.train()
+    (line,) = (m for m in caplog.messages if m.startswith("Training ended:"))
+    last = trainer.last_evaluation
+    told = f"evaluated at {last.average_return:.2f} ± {last.std_return:.2f} over 3 episodes."
+    assert line == f"Training ended: num_iterations=2 is reached; iteration 2, 0 env steps, {told}"
