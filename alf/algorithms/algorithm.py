@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from alf.algorithms import contracts
@@ -210,9 +211,9 @@ class Algorithm(tf.Module):
         """JSON text: for each optimiser its configuration and the names of its modules."""
         info = []
         for name, optimizer, modules in self.get_optimizer_and_module_sets():
-            config = None if optimizer is None else {k: repr(v) for k, v in optimizer.get_config().items()}
+            config = None if optimizer is None else optimizer.get_config()
             info.append({"algorithm": name, "optimizer": config, "modules": sorted(m.name for m in modules)})
-        return json.dumps(info, indent=1)
+        return json.dumps(info, indent=1, default=_plain)
 
     def predict(self, inputs: Nest, state: Nest = None) -> Any:
         """Output for acting only; subclasses define it."""
@@ -317,3 +318,8 @@ def _check_optimizer(name: str, optimizer: Any) -> None:
                 )
         else:
             check_range(0.0, learning_rate=optimizer.get_config().get("learning_rate"))
+
+
+def _plain(value: Any) -> float | str:
+    """What JSON takes for a value of an optimiser that it does not know: a number as NumPy prints it, else its text."""
+    return float(str(value)) if isinstance(value, np.number) else str(value)
