@@ -46,6 +46,7 @@ def _held(reference: str, *bindings: str) -> Any:
         ("tf.nn.relu", np.maximum(X, 0)),
         ("tf.nn.tanh", np.tanh(X)),
         ("tf.nn.softsign", X / (1 + np.abs(X))),
+        ("tf.keras.activations.softsign", X / (1 + np.abs(X))),
         ("tf.nn.swish", X / (1 + np.exp(-X))),
         ("math_ops.swish", X / (1 + np.exp(-X))),
         ("tf.math.exp", np.exp(X)),

@@ -18,6 +18,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "swish",
         "tanh",
     ),
+    "tf.keras.activations": ("softsign",),
     "tf.math": ("abs", "exp", "log", "square"),
     "tf.keras.initializers": (
         "Constant",
