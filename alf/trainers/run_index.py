@@ -28,11 +28,12 @@ from alf.trainers.checkpoint_files import (
 from alf.utils.files import write_atomically
 
 INDEX_FILE = "training_status.json"
-BEHAVIOR = "agent"
 # What judges the checkpoints of a run with self-play, where no behavior is named.
 RATING = "rating"
 
 _FORMAT = 1
+# Whose checkpoints the file holds: those of a run with behaviors too are of all of them together.
+_BEHAVIOR = "agent"
 _KINDS = ("best", "final", "milestone", "periodic")
 
 
@@ -94,8 +95,8 @@ class RunIndex:
         self.run: dict[str, Any] = {}
         self._root_dir = root_dir
         self._folder = folder
-        self._records: dict[str, list[Record]] = {BEHAVIOR: []}
-        self._saves: dict[str, int] = {BEHAVIOR: 0}
+        self._records: list[Record] = []
+        self._saves = 0
 
     @classmethod
     def load(cls, root_dir: str, folder: str = CHECKPOINT_DIR) -> RunIndex:
@@ -117,87 +118,77 @@ class RunIndex:
                 )
         return index
 
-    @property
-    def root_dir(self) -> str:
-        """Directory of the run."""
-        return self._root_dir
+    def records(self) -> list[Record]:
+        """The checkpoints, oldest first."""
+        return list(self._records)
 
-    @property
-    def folder(self) -> str:
-        """Where the checkpoints are, relative to `root_dir`."""
-        return self._folder
-
-    def records(self, behavior: str = BEHAVIOR) -> list[Record]:
-        """The checkpoints of a behavior, oldest first; none of an unknown one."""
-        return list(self._records.get(behavior, ()))
-
-    def saves(self, behavior: str = BEHAVIOR) -> int:
+    def saves(self) -> int:
         """How many checkpoints were ever recorded, those included that are gone."""
-        return self._saves.get(behavior, 0)
+        return self._saves
 
-    def latest(self, behavior: str = BEHAVIOR) -> Record | None:
+    def latest(self) -> Record | None:
         """The newest checkpoint."""
-        return next(iter(reversed(self.records(behavior))), None)
+        return self._records[-1] if self._records else None
 
-    def best(self, behavior: str = BEHAVIOR) -> Record | None:
+    def best(self) -> Record | None:
         """The checkpoint with the highest reward so far."""
-        return self._of_kind("best", behavior)
+        return self._of_kind("best")
 
-    def final(self, behavior: str = BEHAVIOR) -> Record | None:
+    def final(self) -> Record | None:
         """What the run ended with; None while it goes on."""
-        return self._of_kind("final", behavior)
+        return self._of_kind("final")
 
-    def find(self, which: str, behavior: str = BEHAVIOR) -> Record | None:
+    def find(self, which: str) -> Record | None:
         """The checkpoint called "latest", "best", "final", "<step>" or "ckpt-<step>"."""
-        if which in ("latest", "best", "final"):
-            return getattr(self, which)(behavior)
+        if which == "latest":
+            return self.latest()
+        if which in ("best", "final"):
+            return self._of_kind(which)
         name = which if which.startswith(f"{PREFIX}-") else f"{PREFIX}-{which}"
-        return next((r for r in self.records(behavior) if r.name == name), None)
+        return next((r for r in self._records if r.name == name), None)
 
-    def _of_kind(self, kind: str, behavior: str) -> Record | None:
-        return next((r for r in reversed(self.records(behavior)) if kind in r.kinds), None)
+    def _of_kind(self, kind: str) -> Record | None:
+        return next((r for r in reversed(self._records) if kind in r.kinds), None)
 
-    def add(self, record: Record, behavior: str = BEHAVIOR) -> Record:
+    def add(self, record: Record) -> Record:
         """Records a checkpoint, in the place of one of the same step; returns it with its kinds.
 
         At most one record is "best": that with the highest reward, the first one of these. At most one is "final", and
         none once a run goes on.
         """
-        others = [r for r in self.records(behavior) if r.step != record.step]
-        known = len(others) != len(self.records(behavior))
+        others = [r for r in self._records if r.step != record.step]
+        known = len(others) != len(self._records)
         if "best" in record.kinds:
             others = [r.with_kinds(remove=["best"]) for r in others]
         if "final" in record.kinds or not known:
             others = [r.with_kinds(remove=["final"]) for r in others]
-        self._records[behavior] = sorted([*others, record], key=lambda r: r.step)
-        self._saves[behavior] = self.saves(behavior) + (not known)
-        self._mark_best(behavior)
-        return next(r for r in self._records[behavior] if r.step == record.step)
+        self._records = sorted([*others, record], key=lambda r: r.step)
+        self._saves += not known
+        self._mark_best()
+        return next(r for r in self._records if r.step == record.step)
 
-    def remove(self, record: Record, behavior: str = BEHAVIOR) -> None:
+    def remove(self, record: Record) -> None:
         """Takes a record out; its files stay. Where it was the best, the best of the others is that now."""
-        self._records[behavior] = [r for r in self.records(behavior) if r.name != record.name]
-        self._mark_best(behavior)
+        self._records = [r for r in self._records if r.name != record.name]
+        self._mark_best()
 
-    def _mark_best(self, behavior: str) -> None:
-        judged = [r for r in self._records[behavior] if r.reward is not None]
+    def _mark_best(self) -> None:
+        judged = [r for r in self._records if r.reward is not None]
         if judged:
             best = max(judged, key=lambda r: -math.inf if r.reward is None else r.reward)
-            self._records[behavior] = [
-                r.with_kinds(add=["best"]) if r is best else r.with_kinds(remove=["best"])
-                for r in self._records[behavior]
+            self._records = [
+                r.with_kinds(add=["best"]) if r is best else r.with_kinds(remove=["best"]) for r in self._records
             ]
 
-    def forget_rewards(self, behavior: str = BEHAVIOR) -> None:
-        """Makes all records of a behavior ones that were not judged, none of which is the best."""
-        self._records[behavior] = [
-            dataclasses.replace(r.with_kinds(remove=["best"]), reward=None, reward_episodes=0)
-            for r in self.records(behavior)
+    def forget_rewards(self) -> None:
+        """Makes all records ones that were not judged, none of which is the best."""
+        self._records = [
+            dataclasses.replace(r.with_kinds(remove=["best"]), reward=None, reward_episodes=0) for r in self._records
         ]
 
-    def reset(self, records: Iterable[Record], saves: int, behavior: str = BEHAVIOR) -> None:
+    def reset(self, records: Iterable[Record], saves: int) -> None:
         """Goes back to what `records` and `saves` were."""
-        self._records[behavior], self._saves[behavior] = list(records), saves
+        self._records, self._saves = list(records), saves
 
     def save(self) -> None:
         """Writes the index, whole or not at all.
@@ -206,11 +197,8 @@ class RunIndex:
           OSError: it cannot be written.
         """
         self.run["updated"] = now()
-        behaviors = {
-            name: {"saves": self.saves(name), "checkpoints": [dataclasses.asdict(r) for r in records]}
-            for name, records in self._records.items()
-        }
-        data = {"format": _FORMAT, "run": self.run, "behaviors": behaviors}
+        listed = {"saves": self._saves, "checkpoints": [dataclasses.asdict(r) for r in self._records]}
+        data = {"format": _FORMAT, "run": self.run, "behaviors": {_BEHAVIOR: listed}}
         write_atomically(
             os.path.join(self._root_dir, INDEX_FILE), json.dumps(_plain(data), indent=1, allow_nan=False) + "\n"
         )
@@ -231,20 +219,18 @@ class RunIndex:
         if isinstance(data.get("run"), dict):
             self.run = data["run"]
         behaviors = data.get("behaviors")
-        if not isinstance(behaviors, dict) or BEHAVIOR not in behaviors:
+        if not isinstance(behaviors, dict) or _BEHAVIOR not in behaviors:
             return "has no list of checkpoints"
-        sound = [self._read_behavior(name, value) for name, value in behaviors.items()]
-        return None if all(sound) else "has records that make no sense"
+        return None if self._read_list(behaviors[_BEHAVIOR]) else "has records that make no sense"
 
-    def _read_behavior(self, name: str, data: Any) -> bool:
+    def _read_list(self, data: Any) -> bool:
         """Takes over what can be understood; returns whether that is all."""
         given = data.get("checkpoints") if isinstance(data, dict) else None
         if not isinstance(given, list):
-            self._records[name], self._saves[name] = [], 0
             return False
         records = {r.step: r for r in map(self._record, given) if r is not None}
-        self._records[name] = [records[step] for step in sorted(records)]
-        self._saves[name] = max(_whole(data.get("saves")), len(records))
+        self._records = [records[step] for step in sorted(records)]
+        self._saves = max(_whole(data.get("saves")), len(records))
         return len(records) == len(given)
 
     def _record(self, data: Any) -> Record | None:
@@ -273,12 +259,10 @@ class RunIndex:
 
     def _adopt_checkpoints(self) -> int:
         """Adds complete checkpoints in the directory that have no record; returns how many."""
-        known = {r.step for r in self.records()}
+        known = {r.step for r in self._records}
         missing = [step for step in complete_checkpoints(self._root_dir, self._folder) if step not in known]
-        for step in missing:
-            self._records[BEHAVIOR].append(self._made_up(step))
-        self._records[BEHAVIOR].sort(key=lambda r: r.step)
-        self._saves[BEHAVIOR] = max(self.saves(), len(self.records()))
+        self._records = sorted([*self._records, *map(self._made_up, missing)], key=lambda r: r.step)
+        self._saves = max(self._saves, len(self._records))
         return len(missing)
 
     def _made_up(self, step: int) -> Record:
