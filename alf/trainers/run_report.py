@@ -9,7 +9,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -27,9 +27,10 @@ from alf.metrics.reporter import StatsReporter
 from alf.metrics.tables import CsvFile, Value, read_csv
 from alf.metrics.user_stats import Aggregation
 from alf.metrics.writers import STEP, Row, TableWriter, Writers
-from alf.trainers.agent_evaluation import BehaviorEvaluation, behavior_scalars
+from alf.trainers.agent_evaluation import behavior_scalars
 from alf.trainers.checkpointing import Counters
 from alf.trainers.config import TrainerConfig
+from alf.trainers.evaluation_result import Evaluation
 from alf.trainers.hparams import used_settings
 from alf.trainers.learner_facts import LearnerFacts
 from alf.trainers.optimizer_settings import name_of
@@ -42,42 +43,6 @@ from alf.utils import gin_utils
 CONFIG_FILE = "configured.gin"
 TRAIN_DIR = "train"
 EVAL_DIR = "eval"
-
-
-class Played(Protocol):
-    """What an evaluation came to, as `alf.trainers.evaluation.Evaluation` has it."""
-
-    @property
-    def episodes(self) -> int:
-        """How many episodes ended."""
-
-    @property
-    def average_return(self) -> float:
-        """Their mean return."""
-
-    @property
-    def std_return(self) -> float:
-        """Its standard deviation."""
-
-    @property
-    def average_length(self) -> float:
-        """Their mean number of actions."""
-
-    @property
-    def success_rate(self) -> float:
-        """Share of them that succeeded; NaN where nothing tells."""
-
-    @property
-    def step(self) -> int:
-        """Global counter of the weights that played."""
-
-    @property
-    def average_shaped_return(self) -> float | None:
-        """Mean return by the rewards that are learned from; None where these are those of the environment."""
-
-    @property
-    def behaviors(self) -> tuple[BehaviorEvaluation, ...]:
-        """The same of the episodes of single agents; empty where there is a single one."""
 
 
 class RunReport:
@@ -342,25 +307,17 @@ class RunReport:
             **self._replay(),
         )
 
-    def evaluated(self, result: Played, env_steps: int | None = None) -> None:
-        """Takes in an evaluation: a row of `eval/stats.csv` and of writers of users' own, and a line of the display; from any
-        thread.
-
-        Args:
-          result: of the evaluation.
-          env_steps: environment steps that the learner had got for the weights that played; by default as many a step
-            as on average.
-        """
+    def evaluated(self, result: Evaluation) -> None:
+        """Takes in an evaluation: a row of `eval/stats.csv` and of users' own writers, and a line of the display; thread-safe."""
         with self._evaluated:
             if result.episodes:
                 self._last_evaluation = (result.average_return, result.std_return, result.episodes)
                 self._best = max(result.average_return, -float("inf") if self._best is None else self._best)
             counters = self._counters
-            if env_steps is None:
-                env_steps = round(counters.env_steps * result.step / max(1, counters.global_steps))
             axes: dict[str, Value] = {
                 STEP: result.step,
-                "env_steps": env_steps,
+                # When the weights that played were reached, as far as the mean number of steps between two updates tells.
+                "env_steps": round(counters.env_steps * result.step / max(1, counters.global_steps)),
                 "seconds": self._reporter.seconds,
                 "wall_time": time.time(),
                 "episodes": result.episodes,

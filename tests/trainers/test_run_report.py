@@ -16,6 +16,7 @@ from absl import logging
 
 from alf.metrics.episode_log import Signal
 from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps
+from alf.trainers.evaluation_result import Evaluation
 from alf.trainers.hparams import used_settings
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.phases import Phase
@@ -198,16 +199,7 @@ def test_each_optimiser_has_its_learning_rate(tmp_path):
 
 def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):
     def result(step, mean, episodes=5):
-        return SimpleNamespace(
-            episodes=episodes,
-            average_return=mean,
-            std_return=1.0,
-            average_length=9.0,
-            success_rate=np.nan,
-            average_shaped_return=np.nan,
-            step=step,
-            behaviors=(),
-        )
+        return Evaluation(episodes, mean, 1.0, 9.0, step=step)
 
     first = _report(tmp_path, [])
     first.evaluated(result(1, 50.0))
