@@ -78,9 +78,7 @@ def make_algorithm(root_dir: str, env: Any) -> Any:
     from alf.trainers.config import TrainerConfig
 
     with command_line.told_as_usage():
-        algorithm = build_algorithm(TrainerConfig(root_dir=root_dir), env)
-        algorithm.acting_variables()
-    return algorithm
+        return build_algorithm(TrainerConfig(root_dir=root_dir), env)
 
 
 def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:

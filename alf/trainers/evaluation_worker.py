@@ -78,8 +78,6 @@ class EvaluationWorker:
         try:
             env.before_building()
             algorithm = build_algorithm(config, env)
-            # Builds what builds itself late, in the learner's order.
-            algorithm.acting_variables()
             seed = run_seeds.integer(acting_seed)
             evaluator = Evaluator(env, algorithm, self._epsilon_greedy, seed, os.devnull, self._success_threshold)
             env.after_building()

@@ -451,7 +451,6 @@ class Trainer(Improver):
 
     def _restore(self) -> MetricsState:
         """Restores the checkpoint to go on from, if there is one; returns what it holds of the metrics."""
-        self.algorithm.acting_variables()
         self.algorithm.build_optimizers()
         metrics = MetricsState()
         objects: dict[str, Any] = {
