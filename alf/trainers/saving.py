@@ -71,18 +71,13 @@ class Saver:
             records = [r for r in records if "periodic" in r.kinds] or records
         return records[-1].iterations if records else 0
 
-    def restore(
-        self, algorithm: OffPolicyAlgorithm, objects: dict[str, Any], is_finished: Callable[[], bool]
-    ) -> str | None:
+    def restore(self, algorithm: OffPolicyAlgorithm, objects: dict[str, Any], is_finished: Callable[[], bool]) -> None:
         """Restores what the run goes on from; a new one may begin with the weights of another.
 
         Args:
           algorithm: whose variables exist.
           objects: of the checkpoints, by name.
           is_finished: asked after a restore, whether the run has come to its end.
-
-        Returns:
-          path of the checkpoint, without suffix; None in a new run.
 
         Raises:
           CheckpointError: there are checkpoints, and none can be used.
@@ -125,7 +120,6 @@ class Saver:
         self._saved_iterations = counters.iterations
         self._saved_steps, self._saved_collected = counters.env_steps, self.collected
         self._saved_secs = time.monotonic()
-        return path
 
     def restore_replay(self) -> None:
         """Fills the replay memory as it was at the restored checkpoint, where it was saved, else with a dataset if there is one.
