@@ -145,8 +145,7 @@ class EpisodeRecorder:
         """What the episodes so far came to; the success rate is NaN where nothing tells of successes."""
         behaviors = () if self.agents is None else self.agents.result()
         if not self.returns:
-            none = Evaluation(0, math.nan, math.nan, math.nan, math.nan, self.steps, (), step)
-            return none._replace(behaviors=behaviors)
+            return Evaluation(0, math.nan, math.nan, math.nan, math.nan, self.steps, (), step, behaviors=behaviors)
         rates = [b.success_rate for b in behaviors if b.name in self._by_behavior]
         if not rates and self._told:
             rates = [float(np.mean(self.succeeded))]
