@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from alf.replay.stream_index import ranges
 from alf.replay.uniform_replay import UniformReplay
@@ -82,7 +83,7 @@ def load_replay(replayer: UniformReplay, directory: str) -> int:
             arrays = _read(_part(directory, part))
             kept = steps >= oldest[streams]
             if kept.any():
-                values = [arrays[f"arr_{i}"][kept] for i in range(len(arrays))]
+                values = [_typed(arrays[f"arr_{i}"][kept], spec) for i, spec in enumerate(replayer.row_specs())]
                 replayer.write_rows(index.rows(streams[kept], steps[kept]), values)
         replayer.load_state(state)
     # A damaged archive raises what it likes, by where zipfile and numpy stumble: EOFError, MemoryError, RuntimeError, ...
@@ -124,6 +125,11 @@ def _read(path: str) -> dict[str, np.ndarray]:
     """The arrays of an archive, whose check sums are tested."""
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
+
+
+def _typed(array: np.ndarray, spec: tf.TensorSpec) -> np.ndarray:
+    """An array of an archive, which forgets what dtypes numpy does not have itself, such as bfloat16, are called."""
+    return array.view(spec.dtype.as_numpy_dtype) if array.dtype.kind == "V" else array
 
 
 def _part(directory: str, number: int) -> str:

@@ -59,6 +59,40 @@ def test_what_is_saved_comes_back(cls: Any, part_bytes: int, tmp_path: pathlib.P
 
 
 @KINDS
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        (tf.bfloat16, (2,)),
+        (tf.bfloat16, ()),
+        (tf.float16, (2,)),
+        (tf.bool, ()),
+        (tf.uint16, (3, 0)),
+        (tf.int64, (1, 2)),
+    ],
+)
+def test_observations_of_any_dtype_and_shape_come_back(
+    cls: Any, dtype: tf.DType, shape: tuple[int, ...], tmp_path: pathlib.Path
+) -> None:
+    gin.bind_parameter("ReplayBuffer.max_length", 10)
+    spec = SPEC._replace(observation=tf.TensorSpec(shape, dtype))
+
+    def seen(number: Any) -> np.ndarray:
+        numbers = np.asarray(number) % 2 if dtype == tf.bool else np.asarray(number)
+        return np.broadcast_to(numbers.reshape(*numbers.shape, *[1] * len(shape)), [*numbers.shape, *shape])
+
+    original, copy = cls(spec, 1), cls(spec, 1)
+    for first in range(0, 12, 4):
+        exp = segments(np.array([[0]]), np.array([[first]]), 4)
+        observation = tf.cast(tf.constant(seen(exp.reward)), dtype)
+        original.observe(exp._replace(observation=observation, bootstrap=()))
+    save_replay(original, str(tmp_path), 3 * original.buffer.step_bytes)
+    assert load_replay(copy, str(tmp_path)) == 10
+    sample = copy.replay(10, 1)
+    assert sample.observation.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(tf.cast(sample.observation, tf.int64)), seen(sample.reward).astype(int))
+
+
+@KINDS
 def test_parts_are_small_and_nothing_is_pickled(cls: Any, tmp_path: pathlib.Path) -> None:
     replayer = filled(cls)
     save_replay(replayer, str(tmp_path), 4 * replayer.buffer.step_bytes)
