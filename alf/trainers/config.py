@@ -194,23 +194,20 @@ class TrainerConfig:
         Raises:
           ValueError: no trainer is set.
         """
-        trainer = self._values()["trainer"]
-        if not callable(trainer):
-            state = "is not set" if trainer is None else f"is {trainer!r}"
+        if not callable(self.trainer):
+            state = "is not set" if self.trainer is None else f"is {self.trainer!r}"
             raise ValueError(
                 f"TrainerConfig.trainer {state}: bind it to @on_policy_trainer, @sync_off_policy_trainer or "
                 "@async_off_policy_trainer."
             )
-        values = self._values()
-        few = 0 < values["num_iterations"] < values["eval_interval"]
-        if values["evaluate"] and values["schedule"] is None and few:
+        if self.evaluate and self.schedule is None and 0 < self.num_iterations < self.eval_interval:
             logging.warning(
                 "TrainerConfig.evaluate=True evaluates every eval_interval=%d iterations, and num_iterations=%d end before: "
                 "nothing is evaluated. Lower eval_interval.",
-                values["eval_interval"],
-                values["num_iterations"],
+                self.eval_interval,
+                self.num_iterations,
             )
-        return trainer(self)
+        return self.trainer(self)
 
     def __getattr__(self, name: str) -> Any:
         self._unknown(name)
@@ -220,69 +217,68 @@ class TrainerConfig:
             self._unknown(name)
         object.__setattr__(self, name, value)
 
-    def _values(self) -> dict[str, Any]:
-        return vars(self)
-
     def _unknown(self, name: str) -> NoReturn:
         found = nearest(name, _FIELDS)
         hint = f" Did you mean {found!r}?" if found else ""
         raise AttributeError(f"TrainerConfig has no {name!r}.{hint}")
 
     def _check(self) -> None:
-        values = self._values()
         for name, least in _LEAST.items():
-            value = values[name]
+            value = getattr(self, name)
             if value is not None and not value >= least:  # nan too
                 raise ValueError(f"TrainerConfig.{name}={value} must be at least {least}.")
-        size, learners = values["mini_batch_size"], values["num_learners"]
-        if size is not None and size < learners:
+        if self.mini_batch_size is not None and self.mini_batch_size < self.num_learners:
             raise ValueError(
-                f"TrainerConfig.mini_batch_size={size} cannot be shared by num_learners={learners}: raise the first, or lower "
-                "the second."
+                f"TrainerConfig.mini_batch_size={self.mini_batch_size} cannot be shared by num_learners={self.num_learners}: "
+                "raise the first, or lower the second."
             )
-        if values["reward_success_threshold"] is not None:
-            numbers_of("TrainerConfig.reward_success_threshold", values["reward_success_threshold"])
-        self._check_schedule(values)
-        if values["exact_resume"] and values["random_seed"] is None:
-            raise ValueError(
-                "TrainerConfig.exact_resume needs random_seed, of which a resumed run makes the same numbers."
-            )
-        if values["exact_resume"] and values["num_workers"]:
-            raise ValueError(
-                f"TrainerConfig.num_workers={values['num_workers']} cannot go with exact_resume: what arrives depends on "
-                "which workers are lost. Set num_workers=0, or exact_resume=False."
-            )
-        if values["exact_resume"] and values["checkpoint_save_secs"]:
-            raise ValueError(
-                f"TrainerConfig.checkpoint_save_secs={values['checkpoint_save_secs']} follows the clock, so no run could be "
-                "repeated with exact_resume: use checkpoint_interval or checkpoint_env_steps."
-            )
-        if values["exact_resume"] and not (values["checkpoint_interval"] or values["checkpoint_env_steps"]):
-            raise ValueError(
-                "TrainerConfig.exact_resume goes on from periodic checkpoints, and checkpoint_interval=0 writes none: set it, or "
-                "checkpoint_env_steps, above 0."
-            )
-        samples = not (values["whole_replay_buffer_training"] and values["clear_replay_buffer"])
-        if values["exact_resume"] and samples and not values["checkpoint_replay"]:
-            raise ValueError(
-                "TrainerConfig.exact_resume with a replay memory needs checkpoint_replay=True: a resumed run goes on with it."
-            )
-        rate = values["samples_per_insert"]
-        if rate is not None and (not 0 < rate < math.inf or values["whole_replay_buffer_training"]):
+        if self.reward_success_threshold is not None:
+            numbers_of("TrainerConfig.reward_success_threshold", self.reward_success_threshold)
+        self._check_schedule()
+        if self.exact_resume:
+            self._check_exact_resume()
+        rate = self.samples_per_insert
+        if rate is not None and (not 0 < rate < math.inf or self.whole_replay_buffer_training):
             raise ValueError(
                 f"TrainerConfig.samples_per_insert={rate} must be above 0 and finite, and is for "
                 "whole_replay_buffer_training=False."
             )
-        if values["burn_in_length"] and values["whole_replay_buffer_training"]:
+        if self.burn_in_length and self.whole_replay_buffer_training:
             raise ValueError(
-                f"TrainerConfig.burn_in_length={values['burn_in_length']} is for whole_replay_buffer_training=False."
+                f"TrainerConfig.burn_in_length={self.burn_in_length} is for whole_replay_buffer_training=False."
             )
-        _check_self_play(values["self_play"])
-        if not 0.0 <= values["epsilon_greedy"] <= 1.0:
-            raise ValueError(f"TrainerConfig.epsilon_greedy={values['epsilon_greedy']} must be in [0, 1].")
+        _check_self_play(self.self_play)
+        if not 0.0 <= self.epsilon_greedy <= 1.0:
+            raise ValueError(f"TrainerConfig.epsilon_greedy={self.epsilon_greedy} must be in [0, 1].")
 
-    def _check_schedule(self, values: dict[str, Any]) -> None:
-        schedule, conditions = values["schedule"], values["stop_conditions"]
+    def _check_exact_resume(self) -> None:
+        if self.random_seed is None:
+            raise ValueError(
+                "TrainerConfig.exact_resume needs random_seed, of which a resumed run makes the same numbers."
+            )
+        if self.num_workers:
+            raise ValueError(
+                f"TrainerConfig.num_workers={self.num_workers} cannot go with exact_resume: what arrives depends on "
+                "which workers are lost. Set num_workers=0, or exact_resume=False."
+            )
+        if self.checkpoint_save_secs:
+            raise ValueError(
+                f"TrainerConfig.checkpoint_save_secs={self.checkpoint_save_secs} follows the clock, so no run could be "
+                "repeated with exact_resume: use checkpoint_interval or checkpoint_env_steps."
+            )
+        if not (self.checkpoint_interval or self.checkpoint_env_steps):
+            raise ValueError(
+                "TrainerConfig.exact_resume goes on from periodic checkpoints, and checkpoint_interval=0 writes none: set it, or "
+                "checkpoint_env_steps, above 0."
+            )
+        samples = not (self.whole_replay_buffer_training and self.clear_replay_buffer)
+        if samples and not self.checkpoint_replay:
+            raise ValueError(
+                "TrainerConfig.exact_resume with a replay memory needs checkpoint_replay=True: a resumed run goes on with it."
+            )
+
+    def _check_schedule(self) -> None:
+        schedule, conditions = self.schedule, self.stop_conditions
         if not isinstance(schedule, Schedule | None):
             raise ValueError(f"TrainerConfig.schedule={schedule!r} must be a schedule: write @Schedule().")
         if not isinstance(conditions, Sequence) or not all(map(_is_condition, conditions)):
@@ -296,7 +292,7 @@ class TrainerConfig:
                 "Schedule.improve_steps or stop_conditions."
             )
         for name in ("evaluate_beside", "evaluation_worker"):
-            if values[name] and completed.period is None:
+            if getattr(self, name) and completed.period is None:
                 raise ValueError(
                     f"TrainerConfig.{name}=True has nothing to evaluate: set evaluate=True, or a schedule with "
                     "steps_between_evaluation_periods."
@@ -318,10 +314,10 @@ def _is_condition(value: Any) -> bool:
     return callable(value) and not inspect.isclass(inspect.unwrap(value))
 
 
-_FIELDS = [p for p in inspect.signature(TrainerConfig.__init__).parameters if p != "self"]
 _ANNOTATIONS = {
     p.name: p.annotation for p in inspect.signature(TrainerConfig.__init__).parameters.values() if p.name != "self"
 }
+_FIELDS = list(_ANNOTATIONS)
 _LEAST = {
     "random_seed": 0,
     "num_iterations": 0,
