@@ -13,7 +13,7 @@ from absl import logging
 from alf.trainers.behavior_targets import numbers_of
 from alf.trainers.config_types import checked
 from alf.trainers.schedule import Schedule, schedule_of
-from alf.utils.gin_utils import nearest
+from alf.utils.gin_utils import did_you_mean
 
 if TYPE_CHECKING:
     from alf.trainers.self_play import SelfPlay
@@ -218,9 +218,7 @@ class TrainerConfig:
         object.__setattr__(self, name, value)
 
     def _unknown(self, name: str) -> NoReturn:
-        found = nearest(name, _FIELDS)
-        hint = f" Did you mean {found!r}?" if found else ""
-        raise AttributeError(f"TrainerConfig has no {name!r}.{hint}")
+        raise AttributeError(f"TrainerConfig has no {name!r}.{did_you_mean(name, _FIELDS)}")
 
     def _check(self) -> None:
         for name, least in _LEAST.items():

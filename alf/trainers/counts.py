@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
 import gin
 
-from alf.utils.gin_utils import nearest
+from alf.utils.gin_utils import did_you_mean
 
 Number = int | float
 _C = TypeVar("_C", bound="Count")
@@ -198,8 +198,7 @@ def _parsed(text: str, what: str) -> Count:
         raise ValueError(f"{what}={text!r} is no count: write a number and a unit, such as '1000 env_steps'.")
     number, unit = match[1].replace("_", "").replace(",", ""), match[2]
     if unit not in UNITS:
-        found = nearest(unit, list(UNITS))
-        hint = f" Did you mean {found!r}?" if found else ""
+        hint = did_you_mean(unit, list(UNITS))
         raise ValueError(f"{what}={text!r}: there is no unit {unit!r}, only {', '.join(UNITS)}.{hint}")
     try:
         return UNITS[unit](int(number) if number.isdigit() else float(number))

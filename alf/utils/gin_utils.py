@@ -78,7 +78,7 @@ def find_gin_file(name: str, beside: str | os.PathLike[str] | None = None) -> Pa
         return next((path for path in found if path not in _OPEN), found[0])
     examples = sorted({p.name for d in example_directories() for p in d.glob("*.gin")})
     looked = ", ".join(str(d) for d in dict.fromkeys(directories))
-    raise GinConfigError(f"No gin file {name!r} in {looked}.{_did_you_mean(name, examples, 'Shipped examples')}")
+    raise GinConfigError(f"No gin file {name!r} in {looked}.{_did_you_mean_or(name, examples, 'Shipped examples')}")
 
 
 def parse_gin(gin_files: Sequence[str] = (), bindings: Sequence[str] = (), finalize: bool = True) -> None:
@@ -208,6 +208,12 @@ def nearest(name: str, known: Sequence[str], likeness: float = 0.6) -> str | Non
     return by_lower[found[0]] if found else None
 
 
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """A question for the end of a message, whether the nearest of the known names was meant; empty where none is near."""
+    found = nearest(name, known)
+    return f" Did you mean {found!r}?" if found else ""
+
+
 def _check_names() -> None:
     """Raises GinConfigError for parameters that gin lets through since they are among `**kwargs`, and nothing takes."""
     for (scope, selector), parameters in gin.config._CONFIG.items():
@@ -222,7 +228,7 @@ def _check_names() -> None:
             if parameter not in known and wrong:
                 raise GinConfigError(
                     f"{binding_name(scope, selector, parameter)}={value!r}: there is no such parameter."
-                    f"{_did_you_mean(parameter, known, 'It takes')}"
+                    f"{_did_you_mean_or(parameter, known, 'It takes')}"
                 )
 
 
@@ -291,11 +297,8 @@ def binding_name(scope: str, selector: str, parameter: str) -> str:
     return f"{scope}/{short}.{parameter}" if scope else f"{short}.{parameter}"
 
 
-def _did_you_mean(name: str, known: Sequence[str], what: str) -> str:
-    found = nearest(name, known)
-    if found:
-        return f" Did you mean {found!r}?"
-    return f" {what}: {', '.join(known)}." if known else ""
+def _did_you_mean_or(name: str, known: Sequence[str], what: str) -> str:
+    return did_you_mean(name, known) or (f" {what}: {', '.join(known)}." if known else "")
 
 
 def _parameters(configurable: Any) -> list[str]:
@@ -327,7 +330,7 @@ def _hint(message: str) -> str:
             configurable = registry.get_match(match[1])
         except KeyError:
             return ""
-        return _did_you_mean(match[2], _parameters(configurable), "It takes")
+        return _did_you_mean_or(match[2], _parameters(configurable), "It takes")
     if match := _UNKNOWN.search(message):
         name = match[1].rpartition("/")[2]
         if instead := what_instead(name):
