@@ -82,13 +82,10 @@ class RunLock:
         self.release()
 
     def _check_holder(self) -> None:
-        holder = _read(self._path)
-        if not holder:
+        found = _last_holder(self._path)
+        if found is None:
             return
-        try:
-            quiet = time.time() - os.path.getmtime(self._path)
-        except OSError:
-            return
+        holder, quiet = found
         if _is_alive(holder, quiet):
             raise RunLockedError(
                 f"{self._root_dir} is in use by process {holder.get('pid')} on {holder.get('host')}, which gave a sign of "
@@ -114,13 +111,17 @@ class RunLock:
 
 def holder_of(root_dir: str) -> dict[str, Any] | None:
     """Who holds a run's directory: `pid`, `host`, `since` and more; None when nobody alive does. Writes nothing."""
-    path = os.path.join(root_dir, LOCK_FILE)
+    found = _last_holder(os.path.join(root_dir, LOCK_FILE))
+    return found[0] if found is not None and _is_alive(*found) else None
+
+
+def _last_holder(path: str) -> tuple[dict[str, Any], float] | None:
+    """What the file of a lock says, and for how many seconds it was not touched; None where it says nothing."""
     holder = _read(path)
     try:
-        quiet = time.time() - os.path.getmtime(path)
+        return (holder, time.time() - os.path.getmtime(path)) if holder else None
     except OSError:
         return None
-    return holder if holder and _is_alive(holder, quiet) else None
 
 
 def _is_alive(holder: dict[str, Any], quiet_secs: float) -> bool:
