@@ -449,10 +449,8 @@ def _some(places: Sequence[str]) -> str:
 def _split(directory: str) -> tuple[str, str]:
     """The run's directory, and the place of `directory` in it."""
     path = os.path.normpath(directory)
-    if path.endswith(os.sep + CHECKPOINT_DIR) or path == CHECKPOINT_DIR:
-        return path.removesuffix(CHECKPOINT_DIR).rstrip(os.sep) or (
-            os.sep if os.path.isabs(path) else "."
-        ), CHECKPOINT_DIR
+    if path == CHECKPOINT_DIR or path.endswith(os.sep + CHECKPOINT_DIR):
+        return os.path.dirname(os.path.dirname(path)) or ".", CHECKPOINT_DIR
     return path, "."
 
 
