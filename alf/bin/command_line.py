@@ -371,7 +371,7 @@ def parse_gin(directory: str, edits_count: bool = False, begins_anew: bool = Fal
       UsageError: there is no gin file.
       GinConfigError: one cannot be used.
     """
-    from alf.bin.run_view import CONFIG_FILE
+    from alf.trainers.run_index import CONFIG_FILE
     from alf.utils import gin_utils
 
     files = GIN_FILE.value or sorted(glob.glob(os.path.join(glob.escape(directory), "*.gin")))

@@ -16,13 +16,12 @@ from typing import Any
 from absl import logging
 
 from alf.metrics.time_shares import TimeShares
-from alf.trainers.run_index import INDEX_FILE, Record, RunIndex
+from alf.trainers.run_index import CONFIG_FILE, INDEX_FILE, Record, RunIndex
 from alf.trainers.run_lock import LOCK_FILE, holder_of
 from alf.trainers.worker_table import read_workers
 from alf.utils.files import read_object
 
 STATS_FILE = os.path.join("train", "stats.jsonl")
-CONFIG_FILE = "configured.gin"
 
 _TAIL_BYTES = 1 << 17
 _DECAY = re.compile(r"^((?:\w+/)*PolynomialDecay\.decay_steps) = (%?[\w/]+)$", re.MULTILINE)

@@ -9,11 +9,8 @@ import shutil
 from absl import logging
 
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR
-from alf.trainers.run_index import INDEX_FILE, RunIndex
+from alf.trainers.run_index import CONFIG_FILE, INDEX_FILE, RunIndex
 from alf.trainers.run_lock import LOCK_FILE, RunLock
-
-# Written by every run; the other gin files of a directory are the user's.
-_WRITTEN = "configured.gin"
 
 
 def can_be_resumed(root_dir: str) -> bool:
@@ -37,7 +34,7 @@ def set_aside(root_dir: str) -> str | None:
       OSError: it cannot be renamed.
     """
     root_dir = os.path.realpath(root_dir)
-    if not any(os.path.exists(os.path.join(root_dir, name)) for name in (INDEX_FILE, CHECKPOINT_DIR, _WRITTEN)):
+    if not any(os.path.exists(os.path.join(root_dir, name)) for name in (INDEX_FILE, CHECKPOINT_DIR, CONFIG_FILE)):
         return None
     aside = _free_name(root_dir)
     with RunLock(root_dir):
@@ -45,7 +42,7 @@ def set_aside(root_dir: str) -> str | None:
         os.remove(os.path.join(aside, LOCK_FILE))
     os.makedirs(root_dir, exist_ok=True)
     for path in glob.glob(os.path.join(glob.escape(aside), "*.gin")):
-        if os.path.basename(path) != _WRITTEN:
+        if os.path.basename(path) != CONFIG_FILE:
             shutil.copy2(path, root_dir)
     logging.info("The run that was in %s is in %s now.", root_dir, aside)
     return aside

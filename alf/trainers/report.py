@@ -13,6 +13,7 @@ import numpy as np
 from alf.metrics.tables import read_csv
 from alf.metrics.time_shares import TimeShares
 from alf.trainers.report_svg import Series, line_chart, stacked_bars
+from alf.trainers.run_index import CONFIG_FILE
 from alf.utils.files import write_atomically
 
 REPORT_FILE = "report.html"
@@ -223,7 +224,7 @@ def html_page(title: str, body: str) -> str:
 
 
 def _configuration(root_dir: str) -> str:
-    path = os.path.join(root_dir, "configured.gin")
+    path = os.path.join(root_dir, CONFIG_FILE)
     if not os.path.exists(path):
         return ""
     with open(path, encoding="utf-8", errors="replace") as f:

@@ -28,6 +28,8 @@ from alf.trainers.checkpoint_files import (
 from alf.utils.files import write_atomically
 
 INDEX_FILE = "training_status.json"
+# The configuration that a run has used; other gin files of its directory are the user's.
+CONFIG_FILE = "configured.gin"
 # What judges the checkpoints of a run with self-play, where no behavior is named.
 RATING = "rating"
 

@@ -37,10 +37,10 @@ from alf.trainers.optimizer_settings import name_of
 from alf.trainers.progress import Progress, State, behavior_rows
 from alf.trainers.report import write_report
 from alf.trainers.run_facts import keep_earlier
+from alf.trainers.run_index import CONFIG_FILE
 from alf.trainers.worker_table import write_workers
 from alf.utils import gin_utils
 
-CONFIG_FILE = "configured.gin"
 TRAIN_DIR = "train"
 EVAL_DIR = "eval"
 
