@@ -69,11 +69,6 @@ class Advice:
     learn_queue_cap: int
     reasons: tuple[str, ...]
 
-    @property
-    def steps_per_iteration(self) -> int:
-        """Q * T * B."""
-        return self.learn_queue_cap * self.unroll_length * self.batch_size
-
 
 def effective_rate(measurement: Measurement) -> float:
     """Steps/s of one thread, with the cost of acting by a small network."""
