@@ -12,7 +12,8 @@ import numpy as np
 from absl import logging
 
 from alf.data_structures import StepType
-from alf.metrics.agent_log import AgentLog, go_on
+from alf.metrics.agent_log import AgentLog
+from alf.metrics.episode_rows import EpisodeRows
 from alf.metrics.tables import CsvFile, Value
 
 _FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)
@@ -147,9 +148,8 @@ class EpisodeLog:
                 f"discount={discount} in [0, 1]."
             )
         self._directory = directory
-        self._file = CsvFile(os.path.join(directory, "episodes.csv"))
+        self._rows = EpisodeRows(os.path.join(directory, "episodes.csv"), flush_every)
         self.agents = AgentLog(directory, flush_every)
-        self._flush_every = flush_every
         self._discount = discount
         self._trace_every = trace_every
         self._console = console
@@ -159,8 +159,6 @@ class EpisodeLog:
         self._trace: list[dict[str, Value]] = []
         self._traced_row_ended = 0
         self._episodes = 0
-        self._unflushed = 0
-        self._warned = False
         self._now: Mapping[str, Value] = {}
         self._kept: Mapping[str, np.ndarray] = {}
 
@@ -183,7 +181,7 @@ class EpisodeLog:
     def resume(self, step: int) -> None:
         """Removes rows above a global step, and those that came after `state_dict`; numbers count on from what stays."""
         episodes, agents = (float(self._kept.get(name, np.inf)) for name in ("episodes", "agents"))
-        self._episodes = go_on(self._file, "episode", step, episodes)
+        self._episodes = self._rows.resume("episode", step, episodes)
         self.agents.resume(step, agents)
 
     def at(self, **now: Value) -> None:
@@ -250,26 +248,10 @@ class EpisodeLog:
         for signal in self._signals:
             if signal.per_step is None:
                 shared |= signal.drain()
-        try:
-            for row in rows:
-                self._file.append({**row, **shared})
-            self._unflushed += len(rows)
-            if self._unflushed >= self._flush_every:
-                self._flush()
-        except OSError as e:
-            self._warn(e)
+        self._rows.append({**row, **shared} for row in rows)
         if self._console:
             for row in rows:
                 logging.info("%s", _line(row))
-
-    def _flush(self) -> None:
-        self._unflushed = 0
-        self._file.flush()
-
-    def _warn(self, error: OSError) -> None:
-        if not self._warned:
-            logging.warning("%s cannot be written, and episodes are missing there: %s", self._file.path, error)
-        self._warned = True
 
     def _trace_step(self, values: np.ndarray, names: list[str], ended: bool) -> None:
         if self._traced_row_ended % self._trace_every == 0 and len(self._trace) < _MOST_TRACED:
@@ -285,30 +267,22 @@ class EpisodeLog:
 
     def _write_trace(self, steps: list[dict[str, Value]]) -> None:
         file = CsvFile(os.path.join(self._directory, "episodes", f"{self._episodes + 1}.csv"))
-        try:
+        with self._rows.told():
             file.cut("step", -1)
             for step in steps:
                 file.append(step)
             file.close()
-        except OSError as e:
-            self._warn(e)
 
     def flush(self) -> None:
         """Hands all rows to the operating system."""
         with self._lock:
-            try:
-                self._flush()
-            except OSError as e:
-                self._warn(e)
+            self._rows.flush()
         self.agents.flush()
 
     def close(self) -> None:
         """Writes what is held back; may be called any number of times."""
         with self._lock:
-            try:
-                self._file.close()
-            except OSError as e:
-                self._warn(e)
+            self._rows.close()
             self.agents.close()
 
 
