@@ -10,7 +10,7 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -131,7 +131,7 @@ class CsvFile(RowFile):
         new = [name for name in row if name not in self._columns]
         if new:
             file = self._widen(new)
-        file.write(_csv_line([_csv_field(row.get(name)) for name in self._columns]))
+        file.write(_csv_line([row.get(name) for name in self._columns]))
 
     def _widen(self, new: list[str]) -> TextIO:
         self.close()
@@ -183,25 +183,17 @@ def read_csv(path: str) -> Iterator[dict[str, str]]:
                 yield row
 
 
-class _replacement:  # noqa: N801
-    """A context manager: a new file that takes the place of `path` when the block ends well, and else leaves it."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._partial = f"{path}.{os.getpid()}.tmp"
-
-    def __enter__(self) -> TextIO:
-        self._file = open(self._partial, "w", encoding="utf-8", newline="")
-        return self._file
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self._file.close()
-            if kind is None:
-                os.replace(self._partial, self._path)
-        finally:
-            if os.path.exists(self._partial):
-                os.remove(self._partial)
+@contextlib.contextmanager
+def _replacement(path: str) -> Iterator[TextIO]:
+    """A new file that takes the place of `path` when the block ends well, and else leaves it."""
+    partial = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(partial, "w", encoding="utf-8", newline="") as file:
+            yield file
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
 
 
 def _close_quietly(file: TextIO) -> None:
@@ -247,14 +239,11 @@ def _fields(line: str) -> list[str]:
         return []
 
 
-def _csv_line(fields: list[str]) -> str:
+def _csv_line(fields: Sequence[Value]) -> str:
+    """A line of CSV: None as nothing, and floats with all their digits."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(fields)
     return line.getvalue()
-
-
-def _csv_field(value: Value) -> str:
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
 def _one_line(text: str) -> str:
