@@ -7,6 +7,7 @@ others, such as `{"logits": ...}`); everything else about it is fixed and lives 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -52,10 +53,6 @@ def is_namedtuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def _is_tensor(value: Any) -> bool:
-    return tf.is_tensor(value)
-
-
 def _explicit_axes(dist: Any, params: Any) -> None:
     # Left to its default, Independent takes every batch axis but one into the event, and [T, B] would be cut wrong.
     if isinstance(dist, tfp.distributions.Independent):
@@ -84,14 +81,14 @@ def _parameters(dist: Any) -> Any:
             params.params[name] = _parameters(original)
         elif isinstance(value, _Params):
             _check_batch_axes(dist, name, value)
-        elif _is_tensor(value):
+        elif tf.is_tensor(value):
             params.params[name] = _with_batch_axes(dist, name, value)
     return params
 
 
 def _check_batch_axes(dist: Any, name: str, params: Any) -> None:
     """Refuses tensors of a bijector that have no entry a row: only their author knows which axes they lack."""
-    for tensor in tf.nest.flatten(_collect(params, _is_tensor)):
+    for tensor in tf.nest.flatten(_collect(params)):
         if not tensor.shape[: dist.batch_shape.rank].is_compatible_with(dist.batch_shape):
             raise ValueError(
                 f"The {name} of {type(dist).__name__} holds a tensor of shape {tensor.shape} without the batch axes "
@@ -105,22 +102,22 @@ def _map_params(fn: Callable[[Any], Any], params: Any) -> Any:
     def convert(value: Any) -> Any:
         if isinstance(value, _Params):
             return _map_params(fn, value)
-        return fn(value) if _is_tensor(value) else value
+        return fn(value) if tf.is_tensor(value) else value
 
     return _Params(params.type_, {name: convert(value) for name, value in params.params.items()})
 
 
-def _collect(params: Any, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
-    """The leaves of `params` as a nested dict; what holds no leaf is left out."""
-    leaves: dict[str, Any] = {}
+def _collect(params: Any) -> dict[str, Any]:
+    """The tensors of `params` as a nested dict; what holds none is left out."""
+    tensors: dict[str, Any] = {}
     for name, value in params.params.items():
         if isinstance(value, _Params):
-            inner = _collect(value, is_leaf)
+            inner = _collect(value)
             if inner:
-                leaves[name] = inner
-        elif is_leaf(value):
-            leaves[name] = value
-    return leaves
+                tensors[name] = inner
+        elif tf.is_tensor(value):
+            tensors[name] = value
+    return tensors
 
 
 def _fill(template: Any, params: Mapping[str, Any]) -> Any:
@@ -138,13 +135,9 @@ def _fill(template: Any, params: Mapping[str, Any]) -> Any:
 
 def _distribution_spec(dist: Any, from_dim: int) -> DistributionSpec:
     params = _parameters(dist)
-    param_spec = _map_leaves(lambda t: _tensor_spec(t, from_dim), _collect(params, _is_tensor))
+    spec_of = functools.partial(_tensor_spec, from_dim=from_dim)
     # Specs of the distribution's own (such as SquashToSpecNormal's action spec) stay as they are in the template.
-    return DistributionSpec(_map_params(lambda t: _tensor_spec(t, from_dim), params), param_spec)
-
-
-def _map_leaves(fn: Callable[[Any], Any], nested: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _map_leaves(fn, v) if isinstance(v, Mapping) else fn(v) for k, v in nested.items()}
+    return DistributionSpec(_map_params(spec_of, params), tf.nest.map_structure(spec_of, _collect(params)))
 
 
 def _tensor_spec(tensor: Any, from_dim: int) -> tf.TensorSpec:
@@ -173,7 +166,7 @@ def distributions_to_params(nest: Nest) -> Nest:
     A parameter that is shared by the batch (a scale that does not depend on the state) comes out once a row. Tensors
     and specs stay as they are.
     """
-    return tf.nest.map_structure(lambda x: _collect(_parameters(x), _is_tensor) if is_distribution(x) else x, nest)
+    return tf.nest.map_structure(lambda x: _collect(_parameters(x)) if is_distribution(x) else x, nest)
 
 
 def params_to_distributions(nest: Nest, spec: Nest) -> Nest:
