@@ -40,7 +40,8 @@ def batch_mean(tensor: Nest, tensor_spec: Nest, mask: tf.Tensor | None = None) -
     return count, tf.nest.map_structure(mean, tensor, tensor_spec)
 
 
-def _zeros(tensor_spec: Nest, outer: tuple[int, ...] = ()) -> Nest:
+def zeros(tensor_spec: Nest, outer: tuple[int, ...] = ()) -> Nest:
+    """Variables float64 [*outer, shape of the spec] that begin at 0 and are not trained."""
     return tf.nest.map_structure(
         lambda s: tf.Variable(tf.zeros([*outer, *s.shape], tf.float64), trainable=False), tensor_spec
     )
@@ -101,7 +102,7 @@ class WindowAverager(Averager):
         if window_size < 1:
             raise ValueError(f"WindowAverager.window_size must be at least 1, got {window_size}.")
         self._window_size = window_size
-        self._kept = _zeros(tensor_spec, (window_size,))
+        self._kept = zeros(tensor_spec, (window_size,))
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def update_mean(self, mean: Nest, counts: tf.Tensor) -> None:
@@ -135,7 +136,7 @@ class EMAverager(Averager):
         if not 0.0 < update_rate <= 1.0:
             raise ValueError(f"EMAverager.update_rate is a share in (0, 1], got {update_rate}.")
         self._update_rate = update_rate
-        self._total = _zeros(tensor_spec)
+        self._total = zeros(tensor_spec)
         # The share of the total that comes from values and not from the 0 it began with.
         self._mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 

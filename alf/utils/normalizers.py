@@ -56,18 +56,13 @@ class RunningMoments(tf.Module):
 
     def __init__(self, tensor_spec: Nest, name: str = "RunningMoments") -> None:
         super().__init__(name=name)
-
-        def variable(spec: tf.TypeSpec) -> tf.Variable:
-            return tf.Variable(tf.zeros(spec.shape, tf.float64), trainable=False)
-
         self._count = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        self._mean = tf.nest.map_structure(variable, tensor_spec)
-        self._variance = tf.nest.map_structure(variable, tensor_spec)
+        self._mean = averager.zeros(tensor_spec)
+        self._variance = averager.zeros(tensor_spec)
 
     def get(self) -> Moments:
         """The moments so far."""
-        read = lambda nest: tf.nest.map_structure(tf.convert_to_tensor, nest)  # noqa: E731
-        return Moments(tf.convert_to_tensor(self._count), read(self._mean), read(self._variance))
+        return Moments(*tf.nest.map_structure(tf.convert_to_tensor, (self._count, self._mean, self._variance)))
 
     def add(self, moments: Moments) -> None:
         """Merges the moments of more rows."""
