@@ -269,7 +269,7 @@ def _evaluate_by_flags(root_dir: str) -> None:
 
 
 def _evaluated(output: str, root_dir: str, plan: Plan) -> set[Checkpoint]:
-    """The checkpoints of a run of which a file of results, which may be of several runs and plans, has all that is asked for.
+    """The checkpoints of a run for which a file of results, of any runs and plans, has all that this plan asks for.
 
     A run that took the place of another in its directory writes other checkpoints at the same steps.
     """

@@ -340,7 +340,7 @@ def train_command(directory: str, run: Result, search: Search) -> list[str]:
 
 
 def _last_word(path: str) -> str:
-    """The last line of a run's output, or the first of what it says last where that is an error of the log."""
+    """The message that a run has logged last, where that is an error; else the last line of its output."""
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             lines = [line.strip() for line in f.read()[-10_000:].splitlines() if line.strip()]

@@ -12,7 +12,7 @@ PARALLEL = flags.DEFINE_integer(
 
 
 def environments(num_episodes: int, filmed: bool = False) -> int:
-    """B, to play so many episodes: what the flag says, else as many as evaluations of the run, of which gin knows, would have.
+    """How many environments play so many episodes side by side: by the flag, else as evaluations of the run do.
 
     Args:
       num_episodes: to play.

@@ -102,7 +102,7 @@ def _tell_of_numbers(spec: Any) -> None:
 
 @contextlib.contextmanager
 def _in_our_words(env: BatchedEnvironment) -> Iterator[None]:
-    """Errors of libraries that come from the specs of `env` are told with what to do."""
+    """Turns errors of libraries that come from the specs of `env` into a ValueError that says what to do."""
     try:
         yield
     except (ValueError, LookupError, AttributeError) as error:

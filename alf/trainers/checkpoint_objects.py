@@ -109,7 +109,7 @@ def variables_below(
 
 
 def left_out(root: Any, path: str, acts_only: bool = False) -> tuple[list[str], list[str]]:
-    """Places of the variables of a checkpoint that nothing takes: inside of layers that are there, and elsewhere.
+    """Places of a checkpoint's variables that the algorithm does not take: those inside of its layers, and the others.
 
     Args:
       root: the algorithm of the run.
@@ -143,7 +143,7 @@ def lacking(root: Any, path: str) -> list[tf.Variable]:
 
 
 def _standing_for(wanted: Callable[[Any], bool], root: Any, objects: StoredObjects, node: int | None) -> Iterator[int]:
-    """What stands in the checkpoint for the wanted objects below one of this program."""
+    """The nodes of a checkpoint that stand for the `wanted` objects below `root`, for which `node` stands."""
     seen: set[int] = set()
     open_nodes = [(root, node)]
     while open_nodes:
@@ -158,7 +158,7 @@ def _standing_for(wanted: Callable[[Any], bool], root: Any, objects: StoredObjec
 
 
 def unfit_behaviors(algorithm: Any, path: str) -> list[str]:
-    """The behaviors of an algorithm for which a checkpoint holds no variables, or others; none of a single agent's.
+    """The behaviors whose variables a checkpoint lacks, or has in other shapes or dtypes; none for a single agent.
 
     Args:
       algorithm: of the run.

@@ -203,7 +203,7 @@ class Checkpointer:
         return record
 
     def complete(self) -> None:
-        """Exports the models of the checkpoint that the objects hold where it has none: saving it was cut off there."""
+        """Exports the models of the checkpoint restored or saved last, where its save was cut off before them."""
         record = None if self._at is None else self.index.find(str(self._at))
         if record is not None and not any(f.startswith(MODELS_DIR + os.sep) for f in record.files):
             self._with_models(record)

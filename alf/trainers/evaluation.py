@@ -289,7 +289,7 @@ class Evaluator:
         return recorder.result(step)
 
     def told(self, result: Evaluation) -> Played:
-        """The last evaluation, `result`, with what is shown of it only; its picture is told once."""
+        """`result`, of the last evaluation, with what is shown beside it; the picture is handed out once."""
         success = self._recorder is not None and self._recorder.tells_success
         return Played(result, success, self._video.picture() if result.episodes else None)
 

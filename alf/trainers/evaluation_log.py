@@ -12,7 +12,7 @@ from alf.trainers.evaluation_result import Evaluation
 
 
 class Played(NamedTuple):
-    """An evaluation with what is shown of it only.
+    """An evaluation with what is shown beside it, and kept nowhere else.
 
     Attributes:
       result: what it came to.

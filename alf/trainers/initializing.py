@@ -118,7 +118,7 @@ def _places(
     optimizers: list[Any],
     frozen: list[OffPolicyAlgorithm],
 ) -> Iterator[tuple[str, tf.Variable, str | None]]:
-    """As `variables_below`; where the shells around algorithms differ, such as `Agent`, what is inside of all of them matches."""
+    """As `variables_below`; where the shells differ, such as an `Agent` on one side only, the innermost are matched."""
     if isinstance(target, Behaviors):
         for name, child in target.by_name.items():
             for place, variable, key in _places(child, objects, objects.behaviors.get(name), optimizers, frozen):

@@ -36,7 +36,7 @@ class OptimizerSettings:
 
 
 def are_settings(variables: Iterable[tf.Variable], root: Any) -> bool:
-    """Whether all of these variables are settings of optimisers below `root`, or `clocks`, which a checkpoint need not have.
+    """Whether a checkpoint may lack all of these variables: settings of optimisers below `root`, or `clocks`.
 
     A constant learning rate is one: it is in no checkpoint of a run whose rate followed a schedule.
     """
@@ -45,7 +45,7 @@ def are_settings(variables: Iterable[tf.Variable], root: Any) -> bool:
 
 
 def clocks(root: Any) -> list[tf.Variable]:
-    """Those of the schedules below `root`: in no checkpoint of a run that had constant numbers in their places."""
+    """The clocks of the schedules below `root`, which a run with constant numbers in their places does not save."""
     below = tf.train.TrackableView(root).descendants()
     return [schedule.clock for schedule in below if isinstance(schedule, LinearSchedule)]
 

@@ -187,7 +187,7 @@ class Saver:
                 )
 
     def _begins_anew(self) -> bool:
-        """Whether there is nothing exact to go on from: a run that ended in its heat-up has lost what it collected."""
+        """Whether only a new beginning is exact: no checkpoint holds what was collected before the first iteration."""
         records = self.checkpointer.index.records()
         anew = self._config.exact_resume and bool(records) and not records[-1].iterations
         if anew:
@@ -196,7 +196,7 @@ class Saver:
 
     @property
     def outdated(self) -> bool:
-        """Whether the newest checkpoint may be of the same step, and tells of less than was collected or done by now.
+        """Whether the run has done or collected more than the newest checkpoint tells, maybe at the same step.
 
         Collecting before the first iteration makes no step, nor, with `update_counter_every_mini_batch`, an iteration that
         has nothing to learn from.
@@ -207,7 +207,7 @@ class Saver:
         )
 
     def _goes_on_from_it(self, kinds: Sequence[str]) -> bool:
-        """Whether the checkpoint of this step is one that a run goes on from exactly, which no other kind replaces."""
+        """Whether this step has a periodic checkpoint, which with `exact_resume` no other kind may replace."""
         record = self.checkpointer.index.find(str(self._counters.global_steps))
         exact = self._config.exact_resume and "periodic" not in kinds and bool(self._counters.iterations)
         return exact and record is not None and "periodic" in record.kinds
@@ -310,7 +310,7 @@ class Saver:
             logging.error("The run index could not be written: %s", e)
 
     def judge_by(self, what: str | None) -> None:
-        """Has checkpoints judged by something from now on, besides which what they were worth by another thing counts no more.
+        """Names what judges the checkpoints from now on; rewards that something else gave them are forgotten.
 
         Args:
           what: `RATING`, the name of a behavior, or None for the return of the environment as a whole.
@@ -324,7 +324,7 @@ class Saver:
         index.run["judged_by"] = what
 
     def is_best(self, reward: float | None = None, reward_episodes: int = 0) -> bool:
-        """Whether weights of this worth, which nothing may tell, are better than all that is saved; arguments as in `save`."""
+        """Whether the present weights are better than those of every checkpoint; arguments as in `save`."""
         if reward is None or not reward_episodes:
             return False
         best = self.checkpointer.index.best()
@@ -349,7 +349,7 @@ class Saver:
             memory.check_learned()
 
     def check_error(self, error: tf.errors.OpError) -> None:
-        """Raises NonFiniteError when `error`, of an update, is that of a loss which TF-Agents' agents have found not finite."""
+        """Raises NonFiniteError when an update has failed with TF-Agents' `error` for a loss that is not finite."""
         found = re.search(r"\w* ?loss is inf or nan", error.message, re.IGNORECASE)
         if found:
             # The iteration is not counted before it has ended.

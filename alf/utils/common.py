@@ -33,9 +33,9 @@ def flat(rows: Nest) -> Nest:
 
 
 def as_array(number: float, dtype: Any) -> np.ndarray:
-    """A number as an array without axes, to be given to TensorFlow where it is another at each call.
+    """A number as an array without axes, for TensorFlow where the number differs from call to call.
 
-    Of a Python number that becomes a tensor TensorFlow keeps number and tensor for ever, 0.7 KB, to have them the next time
+    TensorFlow caches the tensor of each Python number it is given and never frees it, 0.7 KB each
     (https://github.com/tensorflow/tensorflow/issues/68196).
     """
     return np.array(number, dtype)
@@ -207,7 +207,7 @@ def active_action_target_entropy(active_action_portion: float = 0.2, min_entropy
 
 
 def only_true(**switches: bool) -> dict[str, Any]:
-    """Those that are true, to be passed on where a gin binding counts for the others."""
+    """The switches that are true, as arguments to pass on; the others are left to gin bindings."""
     return {name: True for name, value in switches.items() if value}
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 
 def is_pattern(path: str) -> bool:
-    """Whether TensorFlow, for which the path of a checkpoint is a pattern, does not find the file that has it as its name."""
+    """Whether TensorFlow, which reads the path of a checkpoint as a pattern, would not find the file of that name."""
     return "[" in path or "\\" in path
 
 
 def check_name(path: str, what: str) -> None:
-    """Checks that a path names the same file for TensorFlow, to which all names are UTF-8, and those of checkpoints patterns.
+    """Checks that a path is that of the same file for TensorFlow, which takes names for UTF-8, and for patterns.
 
     Args:
       path: of a directory with checkpoints.

@@ -60,7 +60,7 @@ def _literal(value: Any) -> Any:
 
 
 def _stand_in(makes: Any) -> Any:
-    """An object that fits where what a call of `makes` returns does, as of @name(); that is only known of classes."""
+    """An object that fits where the result of calling `makes`, @name() in gin, would; known for classes only."""
     if not isinstance(makes, type) or issubclass(makes, (numbers.Number, str, list, tuple, Mapping)):
         raise _Unknown
     return _stand_in if any("__call__" in base.__dict__ for base in makes.__mro__) else object()

@@ -121,7 +121,7 @@ def used_bindings() -> list[tuple[str, str, str]]:
 
 
 def count_as_used(bindings: Iterable[Sequence[str]]) -> None:
-    """Counts bindings as used that a process has used which has the configuration of this one.
+    """Counts bindings as used that another process with this configuration has used.
 
     Args:
       bindings: from `used_bindings` there; any that this process does not have are ignored.
@@ -194,7 +194,7 @@ def bound(configurable: Any, parameter: str) -> Any:
 
 
 def tell_drawn(configurable: Any, parameter: str, value: Any) -> None:
-    """Makes `operative_config` tell what stood for None, such as a seed that was drawn, wherever None was used."""
+    """Has `operative_config` tell what was drawn or chosen, such as a seed, where a parameter was left at None."""
     selector = gin.config._inverse_lookup(configurable).selector
     for (_, used), parameters in gin.config._OPERATIVE_CONFIG.items():
         if used == selector and parameter in parameters and parameters[parameter] is None:
@@ -209,7 +209,7 @@ def nearest(name: str, known: Sequence[str], likeness: float = 0.6) -> str | Non
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """A question for the end of a message, whether the nearest of the known names was meant; empty where none is near."""
+    """The end of a message: asks whether the nearest of the known names was meant; empty where none is near."""
     found = nearest(name, known)
     return f" Did you mean {found!r}?" if found else ""
 
