@@ -17,7 +17,6 @@ from alf.algorithms.algorithm import Algorithm
 from alf.algorithms.predictions import outputs_of
 from alf.data_structures import (
     ActionTimeStep,
-    Bootstrap,
     Experience,
     Nest,
     PolicyStep,
@@ -420,10 +419,3 @@ def check_constructor(what: str, make: Any) -> None:
     """Raises ValueError where `make`, bound to `what`, is a class of something else than algorithms, such as a loss."""
     if isinstance(make, type) and not issubclass(make, RLAlgorithm):
         raise ValueError(f"{what}={make.__name__} makes no algorithm: bind it to one, such as @SacAlgorithm.")
-
-
-def bootstrap_spec(algorithm: RLAlgorithm) -> Bootstrap:
-    """Specs of the bootstrap of a segment, without batch axis."""
-    return Bootstrap(
-        time_step=algorithm.transformed_time_step_spec, state=add_outer_dims(algorithm.train_state_spec, [])
-    )
