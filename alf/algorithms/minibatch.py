@@ -129,10 +129,8 @@ def cut(experience: Experience, length: int) -> tuple[Experience, bool]:
     """
     batch, total = experience.step_type.shape[:2]
     pieces = total // length
-    extended = experience.bootstrap != ()
-    if not extended:
-        cut_one = lambda x: tf.reshape(x, [batch * pieces, length, *x.shape[2:]])  # noqa: E731
-        return tf.nest.map_structure(cut_one, experience), False
+    if experience.bootstrap == ():
+        return tf.nest.map_structure(lambda x: tf.reshape(x, [batch * pieces, length, *x.shape[2:]]), experience), False
     row = _bootstrap_row(experience)
     experience = tf.nest.map_structure(lambda x, r: tf.concat([x, r], 1), experience._replace(bootstrap=()), row)
     if pieces == 1:
@@ -232,7 +230,7 @@ def by_name(values: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
 def map_flat(f: Callable[[Experience], Nest], exp: Experience) -> Nest:
     """`f` on [L * b, ...] once; its result, distributions included, back as [L, b, ...]."""
     length = exp.step_type.shape[0]
-    return _with_params(f(flat(exp)), lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]))
+    return map_params(lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]), f(flat(exp)))
 
 
 def map_apart(f: Callable[[Experience], Nest], exp: Experience, looked_at: int) -> Nest:
@@ -247,7 +245,8 @@ def map_apart(f: Callable[[Experience], Nest], exp: Experience, looked_at: int) 
     return nest_utils.params_to_distributions(params, nest_utils.extract_spec(info))
 
 
-def _with_params(info: Nest, f: Callable[[tf.Tensor], tf.Tensor]) -> Nest:
+def map_params(f: Callable[[tf.Tensor], tf.Tensor], info: Nest) -> Nest:
+    """`f` on each tensor of a nest, and on each parameter of its distributions, which are rebuilt of the results."""
     spec = nest_utils.extract_spec(info)
     params = tf.nest.map_structure(f, nest_utils.distributions_to_params(info))
     return nest_utils.params_to_distributions(params, spec)

@@ -14,6 +14,7 @@ import tensorflow_probability as tfp
 from tf_agents.distributions.utils import SquashToSpecNormal
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.minibatch import map_params
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import (
     ActionTimeStep,
@@ -270,11 +271,7 @@ class TracAlgorithm(OffPolicyAlgorithm):
         info = training_info.info
         length = training_info.step_type.shape[0]
         output = self._acts(flat(info.observation), flat(training_info.step_type), flat(info.state))
-        spec = nest_utils.extract_spec(output)
-        params = tf.nest.map_structure(
-            lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]), nest_utils.distributions_to_params(output)
-        )
-        return nest_utils.params_to_distributions(params, spec)
+        return map_params(lambda x: tf.reshape(x, [length, -1, *x.shape[1:]]), output)
 
     def _acts(self, observation: Nest, step_type: tf.Tensor, state: Nest) -> Nest:
         """What the actor network gives for rows [N, ...], as it acts."""
