@@ -40,6 +40,9 @@ from alf.networks.calling import call_network
 from alf.utils import nest_utils
 from alf.utils.common import as_list, cast_transformer, check_made, flat, is_stateless, reset_state_at_first
 
+# Stands for the goal where there is no goal generator.
+_NO_GOAL = PolicyStep((), (), ())
+
 
 def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
     """The encoding network, None where there is none, and specs of what it makes of an observation."""
@@ -265,7 +268,7 @@ class Agent(OffPolicyAlgorithm):
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
         """The RL algorithm's rollout on what it sees, with the goal generator's."""
-        goal = self._no_goal()
+        goal = _NO_GOAL
         if self._goal_generator is not None:
             goal = self._goal_generator.rollout(self._normalized(time_step), part(state, "goal_generator"), mode)
         step = self._rl_algorithm.rollout(self._seen(time_step, goal.action), part(state, "rl"), mode)
@@ -280,7 +283,7 @@ class Agent(OffPolicyAlgorithm):
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
         """The RL algorithm's predict on what it sees, with the goal generator's."""
-        goal = self._no_goal()
+        goal = _NO_GOAL
         if self._goal_generator is not None:
             goal = self._goal_generator.predict(self._normalized(inputs), part(state, "goal_generator"), epsilon_greedy)
         step = self._rl_algorithm.predict(self._seen(inputs, goal.action), part(state, "rl"), epsilon_greedy)
@@ -288,7 +291,7 @@ class Agent(OffPolicyAlgorithm):
 
     def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
         """The RL algorithm's, and the "embedding" by the encoding network."""
-        goal = self._no_goal()
+        goal = _NO_GOAL
         if self._goal_generator is not None:
             generator_state = part(state, "goal_generator")
             goal = self._goal_generator.rollout(self._normalized(time_step), generator_state, OFF_POLICY_TRAINING)
@@ -297,9 +300,6 @@ class Agent(OffPolicyAlgorithm):
             normalized = self._normalized(time_step)
             outputs["embedding"] = self._encoded(normalized.observation, time_step.step_type)
         return outputs
-
-    def _no_goal(self) -> PolicyStep:
-        return PolicyStep((), (), ())
 
     def _joined(self, step: PolicyStep, goal: PolicyStep) -> PolicyStep:
         info = AgentInfo(rl=step.info, goal_generator=goal.info)
@@ -442,7 +442,7 @@ class Agent(OffPolicyAlgorithm):
         recorded = inputs.rollout_info
         seen = self._seen(inputs, goal_of(recorded))._replace(rollout_info=part(recorded, "rl"))
         step = self._rl_algorithm.train_step(seen, part(state, "rl"))
-        info, goal = AgentInfo(rl=step.info), self._no_goal()
+        info, goal = AgentInfo(rl=step.info), _NO_GOAL
         if self._icm is not None:
             transition = self._transition(inputs, recorded.icm.next_observation)
             info = info._replace(icm=self._icm.train_step(transition).info)

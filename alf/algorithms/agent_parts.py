@@ -119,12 +119,13 @@ def by_size(transformers: Transformers, observation_spec: Nest) -> tuple[Transfo
 
 def _specs_after(observation: Nest, spec: Nest) -> Nest:
     seen = nest_utils.extract_spec(observation)
-    try:
-        tf.nest.assert_same_structure(seen, spec)
-    except (TypeError, ValueError):
+    if not nest_utils.same_structure(seen, spec):
         return seen
-    same = lambda a, b: a.shape == b.shape and a.dtype == b.dtype  # noqa: E731
-    return tf.nest.map_structure(lambda after, before: before if same(after, before) else after, seen, spec)
+
+    def specified(after: Any, before: Any) -> Any:
+        return before if (after.shape, after.dtype) == (before.shape, before.dtype) else after
+
+    return tf.nest.map_structure(specified, seen, spec)
 
 
 def _bytes(observation: Nest) -> int:

@@ -135,10 +135,9 @@ class _Functions:
 
 
 def _bounded(field: str, spec: Nest) -> list[Leaf]:
-    leaves = leaves_of(field, spec)
     if field == "step_type":
         return [Leaf(field, (), tf.int32, np.asarray(0), np.asarray(2))]
-    return leaves
+    return leaves_of(field, spec)
 
 
 def _packed(prefix: str, spec: Nest, tensors: Tensors) -> Nest:
