@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +14,11 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.data_structures import Nest, TrainingInfo, namedtuple
 from alf.networks.calling import call_network, learning
-from alf.utils.common import is_bounded, is_stateless, only_true
+from alf.utils.common import flat, is_bounded, is_stateless, only_true
 from alf.utils.target_updater import TargetUpdater, get_target_updater
+
+if TYPE_CHECKING:
+    from alf.algorithms.parameter_noise import ParameterNoise
 
 NetworkStates = namedtuple(
     "NetworkStates", ["actor", "critics", "target_actor", "target_critics", "noise"], default_value=()
@@ -147,6 +150,9 @@ class CriticAlgorithm(OffPolicyAlgorithm):
     # Whether an action may be a nest of continuous ones.
     takes_nests = False
     _critic_networks: list[Any]
+    # What explores when it acts to collect, and what shakes the weights that act then, where there is such a thing.
+    _exploration: Exploration | None = None
+    _parameter_noise: ParameterNoise | None = None
 
     def __init__(
         self,
@@ -224,7 +230,7 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         return OneStepTDLoss(**only_true(debug_summaries=debug_summaries))
 
     def _trainable_attributes_to_ignore(self) -> list[str]:
-        return ["_target_networks"]
+        return ["_target_networks", "_parameter_noise"]
 
     def followers(self) -> list[tuple[tf.Variable, tf.Variable]]:
         """See `Algorithm.followers`: the target networks, and what explorations act by."""
@@ -307,7 +313,16 @@ class CriticAlgorithm(OffPolicyAlgorithm):
     @property
     def explorations(self) -> list[Exploration]:
         """What explores when it acts to collect."""
-        return []
+        return [each for each in (self._exploration, self._parameter_noise) if each is not None]
+
+    def exploration_metrics(self) -> dict[str, tf.Tensor]:
+        """For the loss to report, float32 [] by name: what controls exploration, and what parameter noise tells."""
+        found = {}
+        if self._exploration is not None:
+            found[self._exploration.control] = tf.convert_to_tensor(self._exploration.strength())
+        if self._parameter_noise is not None:
+            found.update(self._parameter_noise.metrics())
+        return found
 
     @property
     def n_step(self) -> int:
@@ -336,10 +351,16 @@ class CriticAlgorithm(OffPolicyAlgorithm):
         return {"target_update": tf.cast(self._update_targets.due(), tf.float32)}
 
     def after_train(self, training_info: TrainingInfo) -> None:
-        """Moves the target networks and the clocks of exploration."""
+        """Moves target networks and clocks of exploration, and shakes the weights that act anew where it is time."""
+        if self._parameter_noise is not None:
+            self._shake(self._parameter_noise, flat(training_info))
         self._update_targets()
         for exploration in self.explorations:
             exploration.advance("updates", 1)
+
+    def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
+        """Tells the parameter noise of an update on rows [T * B, ...]; algorithms that take such noise define it."""
+        raise NotImplementedError(f"{type(self).__name__} takes no parameter noise.")
 
 
 def critic_values(

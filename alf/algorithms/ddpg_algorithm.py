@@ -35,7 +35,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network, learning
 from alf.utils import math_ops
-from alf.utils.common import check_range, flat, is_stateless
+from alf.utils.common import check_range, is_stateless
 
 DdpgInfo = namedtuple("DdpgInfo", ["action_distribution", "observation", "state"], default_value=())
 
@@ -49,6 +49,7 @@ class DdpgAlgorithm(CriticAlgorithm):
 
     # How many critics learn; the smallest of their targets counts.
     num_critics = 1
+    _exploration: ActionExploration
 
     def __init__(
         self,
@@ -130,9 +131,6 @@ class DdpgAlgorithm(CriticAlgorithm):
         self._parameter_noise = parameter_noise
         if parameter_noise is not None:
             parameter_noise.attach(actor)
-
-    def _trainable_attributes_to_ignore(self) -> list[str]:
-        return [*super()._trainable_attributes_to_ignore(), "_parameter_noise"]
 
     def _action(self, inputs: Any, state: Nest = (), network: Any = None) -> tuple[tf.Tensor, Nest]:
         acting = network or self._actor_network
@@ -237,25 +235,10 @@ class DdpgAlgorithm(CriticAlgorithm):
         weights = row_weights(like, self.n_step)
         extra = {**critic_loss.extra, **self.target_mark()}
         extra["actor_loss"] = math_ops.masked_mean(actor_loss, rows.now(weights))
-        extra[self._exploration.control] = tf.convert_to_tensor(self._exploration.strength())
-        if self._parameter_noise is not None:
-            extra.update(self._parameter_noise.metrics())
+        extra.update(self.exploration_metrics())
         return critic_loss._replace(loss=critic_loss.loss + rows.as_now(actor_loss) * weights, extra=extra)
 
-    @property
-    def explorations(self) -> list[Exploration]:
-        """See `CriticAlgorithm.explorations`."""
-        return [self._exploration] if self._parameter_noise is None else [self._exploration, self._parameter_noise]
-
-    def after_train(self, training_info: TrainingInfo) -> None:
-        """As in `CriticAlgorithm`, and shakes the weights that act anew where it is time."""
-        if self._parameter_noise is not None:
-            self._shake(self._parameter_noise, flat(training_info))
-        super().after_train(training_info)
-
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
-        """Tells the parameter noise of an update on rows [T * B, ...]."""
-
         def distance() -> tf.Tensor:
             networks, state = (self._actor_network, noise.network), rows.info.state.actor
             one, other = (n(rows.info.observation, step_type=rows.step_type, network_state=state)[0] for n in networks)

@@ -28,7 +28,7 @@ from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network, learning
 from alf.utils.action_masks import ActionMasks, Splitter
-from alf.utils.common import flat, is_stateless
+from alf.utils.common import is_stateless
 
 DqnInfo = namedtuple("DqnInfo", ["output", "observation", "state"], default_value=())
 _Explorations = Exploration | Mapping[str, Exploration]
@@ -40,6 +40,8 @@ class DqnAlgorithm(CriticAlgorithm):
 
     With `OneStepTDLoss.n_step` the targets look several steps ahead.
     """
+
+    _exploration: ValueExploration
 
     def __init__(
         self,
@@ -121,9 +123,6 @@ class DqnAlgorithm(CriticAlgorithm):
     def values_of(self, output: tf.Tensor) -> tf.Tensor:
         """The values of all actions, float32 [..., number of actions], of the network's output."""
         return output
-
-    def _trainable_attributes_to_ignore(self) -> list[str]:
-        return [*super()._trainable_attributes_to_ignore(), "_parameter_noise"]
 
     def _output(self, inputs: Any, state: Nest, network: Any = None) -> tuple[tf.Tensor, Any]:
         """The network's output for rows [B, ...], and the NetworkStates after them."""
@@ -230,24 +229,9 @@ class DqnAlgorithm(CriticAlgorithm):
         return self._with_control(loss)
 
     def _with_control(self, loss: LossInfo) -> LossInfo:
-        control = {self._exploration.control: tf.convert_to_tensor(self._exploration.strength())}
-        if self._parameter_noise is not None:
-            control.update(self._parameter_noise.metrics())
-        return loss._replace(extra={**loss.extra, **control, **self.target_mark()})
-
-    @property
-    def explorations(self) -> list[Exploration]:
-        """See `CriticAlgorithm.explorations`."""
-        return [self._exploration] if self._parameter_noise is None else [self._exploration, self._parameter_noise]
-
-    def after_train(self, training_info: TrainingInfo) -> None:
-        """As in `CriticAlgorithm`, and shakes the weights that act anew where it is time."""
-        if self._parameter_noise is not None:
-            self._shake(self._parameter_noise, flat(training_info))
-        super().after_train(training_info)
+        return loss._replace(extra={**loss.extra, **self.exploration_metrics(), **self.target_mark()})
 
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
-        """Tells the parameter noise of an update on rows [T * B, ...]."""
         num_actions = number_of_actions(self._action_spec)
         observation = rows.info.observation
         seen = self._action_masks.observation(observation)
