@@ -105,7 +105,8 @@ class EnvironmentWorker:
         """
         with self._in_use():
             env = self._envs[index]
-            packed = tf.nest.pack_sequence_as(env.action_spec(), list(action))
+            # Environments may write to their actions: over Ray no array may be written to, in one process they are the learner's.
+            packed = tf.nest.pack_sequence_as(env.action_spec(), [np.array(leaf) for leaf in action])
             return self._answer(env, lambda: env.step(packed))
 
     def enter_phase(self, index: int, phase: str) -> None:

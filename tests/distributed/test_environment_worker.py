@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,28 @@ def test_workers_number_their_rows_as_the_driver_does() -> None:
     worker.end()
     with pytest.raises(RuntimeError, match=r"Worker 3 \(life 0\) was ended"):
         worker.reset(0)
+
+
+@pytest.mark.parametrize("writeable", [False, True])
+def test_an_environment_may_write_to_its_actions(writeable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over Ray they come in arrays that nobody may write to, in one process in those of the learner."""
+    worker = EnvironmentWorker(0, 0, f"{MODULE}:counting", {"num_envs": 1, "batch_size": B})
+    worker.begin()
+    worker.reset(0)
+    env, step = worker._envs[0], worker._envs[0].step
+
+    def spoiling(action: np.ndarray) -> Any:
+        time_step = step(action)
+        action -= 100
+        return time_step
+
+    monkeypatch.setattr(env, "step", spoiling)
+    action = np.ones(B, np.int64)
+    action.flags.writeable = writeable
+    (step_type, *_), _, _ = worker.step(0, [action])
+    assert step_type.shape == (B,)
+    np.testing.assert_array_equal(action, 1)
+    worker.end()
 
 
 def test_an_environment_in_a_long_step_waits_for_nobody(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
