@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from alf.data_structures import Experience, StepType
 from alf.utils import nest_utils
+from alf.utils.value_kinds import is_scalar
 
 # Steps whose stacks are all looked at, to find out whether they are what they are taken for.
 _CHECKED_STEPS = 500
@@ -40,10 +41,12 @@ class FrameStacks:
 
     def __post_init__(self) -> None:
         """Finds the stacks; ValueError when there are none where there should be, or it is not said which they are."""
-        if self.size < 1 or self.axis not in (-3, -2, -1):
+        if not is_scalar(self.size, int) or self.size < 1 or self.axis not in (-3, -2, -1):
             raise ValueError(
-                f"ReplayBuffer needs frame_stack >= 1 and a frame_axis of -3, -2 or -1, got {self.size} and {self.axis}."
+                "ReplayBuffer needs frame_stack >= 1, a whole number, and a frame_axis of -3, -2 or -1, got "
+                f"{self.size!r} and {self.axis!r}."
             )
+        self.size = int(self.size)
         self._to_check = _CHECKED_STEPS
         # By the leaves of an observation: the dotted path to each, and whether it is a stack.
         self._paths = [".".join(path) for path, _ in nest_utils.paths(self.spec.observation)]

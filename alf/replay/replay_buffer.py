@@ -15,6 +15,7 @@ from alf.replay.stream_index import StreamIndex
 from alf.utils import nest_utils
 from alf.utils.devices import for_host, on_host
 from alf.utils.tracing import Traced
+from alf.utils.value_kinds import is_scalar
 
 # TensorFlow makes empty tensors by sizes of int32.
 _LONGEST = 2**31 - 1
@@ -63,12 +64,15 @@ class ReplayBuffer:
             same with other values, in TensorFlow. Step types and ids stay what they are.
 
         Raises:
-          ValueError: a size is below 1 or larger than the machine takes, there are no such stacks, or it is not said which.
+          ValueError: a size is no whole number, below 1 or larger than the machine takes, there are no such stacks, or it
+            is not said which.
         """
-        if num_environments < 1 or max_length < 1:
+        if not all(is_scalar(size, int) and size >= 1 for size in (num_environments, max_length)):
             raise ValueError(
-                f"ReplayBuffer needs num_environments and max_length of at least 1, got {num_environments} and {max_length}."
+                "ReplayBuffer needs num_environments and max_length, whole numbers of at least 1, got "
+                f"{num_environments!r} and {max_length!r}."
             )
+        num_environments, max_length = int(num_environments), int(max_length)
         if max(num_environments, max_length) > _LONGEST:
             raise ValueError(f"ReplayBuffer.max_length={max_length} must be at most {_LONGEST}.")
         self.num_environments, self.max_length = num_environments, max_length
@@ -76,7 +80,7 @@ class ReplayBuffer:
         self._frames = FrameStacks(frame_stack, frame_axis, self._spec, frame_stack_fields)
         self._until_ends = store_transitions_only_when_episodes_are_terminated
         self._before_storing = before_storing
-        self.index = StreamIndex(num_environments, max_length, frame_stack - 1, self._until_ends)
+        self.index = StreamIndex(num_environments, max_length, self._frames.size - 1, self._until_ends)
         try:
             with on_host():
                 self._storage = [_rings(num_environments, max_length, s) for s in self._frames.stored_specs()]

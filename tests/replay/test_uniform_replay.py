@@ -238,6 +238,20 @@ def test_a_memory_larger_than_the_machine_takes_is_told() -> None:
         ReplayBuffer(SPEC, 2, 2**31)
 
 
+def test_sizes_that_a_script_binds_are_whole_numbers_however_written() -> None:
+    gin.bind_parameter("ReplayBuffer.max_length", 1e1)
+    gin.bind_parameter("ReplayBuffer.frame_stack", 1.0)
+    replayer = UniformReplay(SPEC, 2)
+    replayer.observe(segments(np.array([[0, 1]]), np.array([[0, 0]]), 4))
+    assert replayer.num_sequences(2) == 6
+    assert replayer.buffer.max_length == 10
+    for wrong in ("10", None, 2.5, True, 0, float("inf")):
+        with pytest.raises(ValueError, match=rf"max_length, whole numbers of at least 1, got 2 and {wrong!r}\."):
+            ReplayBuffer(SPEC, 2, wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rf"frame_stack >= 1, a whole number, .*, got {wrong!r} and -1\."):
+            ReplayBuffer(SPEC, 2, 10, frame_stack=wrong)  # type: ignore[arg-type]
+
+
 def test_wrong_ids_are_refused() -> None:
     replayer = make(10)
     with pytest.raises(ValueError, match=r"env_id 0 \.\. 2 does not fit a replayer of 2"):
