@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 import numpy as np
 
-from alf.bin.search_report import METRIC, Group, Result, group
+from alf.bin.search_report import METRIC, Group, Result, group, label
 from alf.trainers.report import html_page, read_columns
 from alf.trainers.report_svg import COLOURS, Series, line_chart
 
@@ -48,11 +48,6 @@ def mean_curve(name: str, curves: Sequence[Series]) -> Series | None:
     grid = np.linspace(first, last, _GRID if last > first else 1)
     values = np.stack([np.interp(grid, c.x, c.y) for c in curves])
     return Series(name, grid.tolist(), values.mean(0).tolist(), values.std(0).tolist())
-
-
-def label(setting: Mapping[str, str]) -> str:
-    """A setting in a few words: the last part of each name, and its value."""
-    return ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in setting.items())
 
 
 def curves_page(root_dir: str, results: Sequence[Result], title: str, metric: str | None = None) -> str:

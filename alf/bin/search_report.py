@@ -153,9 +153,14 @@ def plot(results: Sequence[Result], title: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+def label(setting: Mapping[str, str]) -> str:
+    """A setting in a few words: the last part of each name, and its value."""
+    return ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in setting.items())
+
+
 def _plot_row(g: Group, y: int, x: Any) -> list[str]:
-    label = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in g.setting.items())
-    short = label if len(label) <= 60 else f"{label[:59]}…"
+    whole = label(g.setting)
+    short = whole if len(whole) <= 60 else f"{whole[:59]}…"
     assert g.mean is not None
     middle = x(g.mean)
     dots = [f'<circle cx="{x(score):.1f}" cy="{y}" r="4" fill="#3070b0" fill-opacity="0.6"/>' for score in g.scores]
