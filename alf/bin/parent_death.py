@@ -11,20 +11,18 @@ from collections.abc import Callable
 _PR_SET_PDEATHSIG = 1
 
 
-def ended_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+def ended_with_parent() -> Callable[[], None]:
     """What a child runs before its program, as `preexec_fn` of `subprocess.Popen`, to be ended with its parent.
 
-    The kernel sends the signal, so that nothing the parent does or fails to do can keep it back. The thread that makes
-    the child must be one that lives as long as the parent, such as the main thread.
-
-    Args:
-      number: the signal; with SIGTERM a training run finishes its iteration and saves first.
+    The kernel sends SIGTERM, at which a training run finishes its iteration and saves first; nothing the parent does or
+    fails to do can keep it back. The thread that makes the child must be one that lives as long as the parent, such as
+    the main thread.
     """
     # Looked up here: between fork and exec, only the plainest calls are safe.
     prctl, parent, get_parent, end, own = ctypes.CDLL(None).prctl, os.getpid(), os.getppid, os.kill, os.getpid
 
     def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
         # It may have ended before it was asked for.
         if get_parent() != parent:
             end(own(), signal.SIGKILL)
