@@ -61,11 +61,7 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
     from alf.trainers.run_facts import versions
     from alf.utils import off_policy_estimators as estimators
 
-    env = trained.make_environment(seed=0)
-    try:
-        algorithm = trained.make_algorithm(root_dir, env)
-    finally:
-        env.close()
+    algorithm = trained.make_algorithm_alone(root_dir)
     if isinstance(algorithm, Behaviors):
         raise command_line.UsageError("Recorded episodes judge a single agent, and this run has behaviors.")
     restored = trained.restore(root_dir, algorithm, which)

@@ -250,11 +250,7 @@ def _modes() -> list[str]:
 
 def _evaluate_by_flags(root_dir: str) -> None:
     plan = _plan(root_dir)
-    env = trained.make_environment(plan.random_seed)
-    try:
-        algorithm = trained.make_algorithm(root_dir, env)
-    finally:
-        env.close()
+    algorithm = trained.make_algorithm_alone(root_dir, plan.random_seed)
     if not _WATCH.value:
         restored = trained.restore(root_dir, algorithm, policy_flags.checkpoint())
         trained.replace_behaviors(algorithm, plan.behavior_from)

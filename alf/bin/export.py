@@ -50,11 +50,7 @@ def export(root_dir: str, which: str, export_dir: str, onnx: bool = False, behav
     """
     from alf.trainers.checkpoint_files import counts_in
 
-    env = trained.make_environment(seed=0)
-    try:
-        algorithm = trained.make_algorithm(root_dir, env)
-    finally:
-        env.close()
+    algorithm = trained.make_algorithm_alone(root_dir)
     policies = _policies(algorithm, behavior)
     restored = trained.restore(root_dir, algorithm, which)
     logging.info("Exporting %s.", restored.path)

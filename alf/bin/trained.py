@@ -17,8 +17,6 @@ from alf.bin.run_view import state_of
 _T = TypeVar("_T")
 # States of a run that somebody must resume before it saves again.
 _STOPPED = {"failed": "has failed", "interrupted": "was interrupted", "killed": "was killed"}
-
-
 # What names a checkpoint of the run, whatever lies in the working directory.
 _NAMED = re.compile(r"latest|periodic|best|final|(ckpt-)?[0-9]+")
 
@@ -79,6 +77,23 @@ def make_algorithm(root_dir: str, env: Any) -> Any:
 
     with command_line.told_as_usage():
         return build_algorithm(TrainerConfig(root_dir=root_dir), env)
+
+
+def make_algorithm_alone(root_dir: str, seed: int = 0) -> Any:
+    """As `make_algorithm`, by the specs of an environment that is closed again.
+
+    Args:
+      root_dir: of the run.
+      seed: of the environment.
+
+    Raises:
+      UsageError: one of them cannot be made.
+    """
+    env = make_environment(seed)
+    try:
+        return make_algorithm(root_dir, env)
+    finally:
+        env.close()
 
 
 def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
