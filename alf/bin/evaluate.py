@@ -159,7 +159,6 @@ def watch(
     plan: Plan,
     done: Collection[Checkpoint],
     write: Callable[[dict[str, Any]], None],
-    poll_secs: float = 1.0,
     max_wait_secs: float = 0.0,
     max_steps: int = 0,
 ) -> int:
@@ -171,7 +170,6 @@ def watch(
       plan: how to evaluate.
       done: checkpoints that are left out.
       write: called with the report of each.
-      poll_secs: between two looks for a new checkpoint.
       max_wait_secs: the longest wait for one; 0 sets no limit.
       max_steps: environment steps after which it ends, between two checkpoints; 0 sets no limit.
 
@@ -185,7 +183,7 @@ def watch(
         return next((r for r in index.records() if not {(r.step, r.created), (r.step, None)} & seen), None)
 
     try:
-        while (record := trained.wait_for(root_dir, unseen, poll_secs, max_wait_secs)) is not None:
+        while (record := trained.wait_for(root_dir, unseen, max_wait_secs=max_wait_secs)) is not None:
             seen.add((record.step, record.created))
             restored = trained.restore_listed(root_dir, algorithm, record.name)
             if restored is None:
@@ -293,7 +291,7 @@ def _plan(root_dir: str) -> Plan:
     threshold = _THRESHOLD.value
     if threshold is None:
         with command_line.told_as_usage():
-            threshold = getattr(TrainerConfig(root_dir=root_dir), "reward_success_threshold", None)
+            threshold = TrainerConfig(root_dir=root_dir).reward_success_threshold
     seed = policy_flags.RANDOM_SEED.value
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)

@@ -192,7 +192,6 @@ def follow(
     player: Player,
     num_episodes: int = 10,
     record_file: str | None = None,
-    poll_secs: float = 1.0,
     max_wait_secs: float = 0.0,
     behavior_from: Sequence[str] = (),
 ) -> int:
@@ -204,7 +203,6 @@ def follow(
       player: plays `algorithm`.
       num_episodes: for each checkpoint.
       record_file: videos are written beside it, with the name of the checkpoint in theirs.
-      poll_secs: between two looks for a newer checkpoint.
       max_wait_secs: the longest wait for a newer checkpoint; 0 sets no limit.
       behavior_from: as `trained.replace_behaviors` takes it.
 
@@ -219,7 +217,7 @@ def follow(
         return record if record is not None and (record.step, record.created) != last else None
 
     try:
-        while (record := trained.wait_for(root_dir, newer, poll_secs, max_wait_secs)) is not None:
+        while (record := trained.wait_for(root_dir, newer, max_wait_secs=max_wait_secs)) is not None:
             last = record.step, record.created
             restored = trained.restore_listed(root_dir, algorithm, record.name)
             if restored is None:
