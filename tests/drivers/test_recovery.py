@@ -31,10 +31,12 @@ def test_an_interrupt_while_the_learner_waits_loses_nothing(mode: str) -> None:
     take, calls = driver._queues.learn_queue.dequeue, [0]
 
     def interrupted(timeout: float) -> Any:
+        # A wait that ends without a segment counts for nothing: how many there are depends on the machine.
+        segment = None if calls[0] % 5 == 4 else take(timeout)
         calls[0] += 1
-        if calls[0] % 5 == 0:
+        if segment is None:
             raise KeyboardInterrupt
-        return take(timeout)
+        return segment
 
     driver._queues.learn_queue.dequeue = interrupted  # type: ignore[method-assign]
     try:
@@ -259,20 +261,20 @@ def test_environments_made_by_a_factory_are_closed_when_one_does_not_fit() -> No
 
 
 def test_a_hang_beside_a_busy_environment_is_noticed() -> None:
-    envs = [CountingEnvironment(2), FaultyEnvironment(CountingEnvironment(2, 2), hang_at=[5], hang_secs=4.0)]
+    envs = [CountingEnvironment(2), FaultyEnvironment(CountingEnvironment(2, 2), hang_at=[5], hang_secs=12.0)]
     algorithm = CountingAlgorithm(envs[0])
     driver = AsyncOffPolicyDriver(
-        envs, algorithm, 0, 4, 1, random_seed=1, stall_timeout_secs=0.5, stop_timeout_secs=0.5
+        envs, algorithm, 0, 4, 1, random_seed=1, stall_timeout_secs=3.0, stop_timeout_secs=0.5
     )
     driver.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     with pytest.raises(TimeoutError, match="environment 1 has not returned"):
         while time.monotonic() < deadline:
             driver.run_async()
             algorithm.batches.clear()
     driver.stop()
     for thread in driver._threads:
-        thread.join(10)
+        thread.join(20)
 
 
 @pytest.mark.parametrize("actors", [0, 1])
@@ -289,7 +291,7 @@ def test_a_learner_waits_for_a_machine_that_comes_back(actors: int) -> None:
         def _step(self, action: Any) -> Any:
             first, self.until = self.until == 0.0, self.until or -1.0
             if first:
-                time.sleep(2.0)
+                time.sleep(4.0)
                 self.until = time.monotonic()
             return super()._step(action)
 
@@ -297,7 +299,7 @@ def test_a_learner_waits_for_a_machine_that_comes_back(actors: int) -> None:
     algorithm = CountingAlgorithm(envs[0])
     sizes = (1, 4, 2) if actors else (0, 4, 2)
     driver = AsyncOffPolicyDriver(
-        envs, algorithm, *sizes, actor_queue_cap=1 + actors, random_seed=1, stall_timeout_secs=0.5, stepping="host"
+        envs, algorithm, *sizes, actor_queue_cap=1 + actors, random_seed=1, stall_timeout_secs=2.5, stepping="host"
     )
     driver.start()
     try:
