@@ -24,13 +24,7 @@ from alf.replay.memory_use import MemoryUse
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils import common, nest_utils
 from alf.utils.common import broadcast_mask, is_stateless
-
-
-class _Held:
-    """A holder that TensorFlow does not look into."""
-
-    def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
+from alf.utils.untracked import Untracked
 
 
 @contextlib.contextmanager
@@ -99,7 +93,7 @@ class Behaviors(OffPolicyAlgorithm):
             parts.append(Part(key, chosen[key], make(key, chosen[key], *spec, debug_summaries), count))
         _check_optimizers([part for part in parts if part.behavior.trained])
         # Set before the base, whose constructor calls setters that need it.
-        self._held = _Held(parts)
+        self._all_parts = Untracked(parts)
         super().__init__(
             observation_spec,
             action_spec,
@@ -178,7 +172,7 @@ class Behaviors(OffPolicyAlgorithm):
 
     @property
     def _parts(self) -> list[Part]:
-        return self._held.parts
+        return self._all_parts.value
 
     # ---- settings of all ----
 

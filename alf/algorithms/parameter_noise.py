@@ -12,7 +12,7 @@ import tensorflow as tf
 from alf.algorithms.critic_algorithm import copies
 from alf.algorithms.exploration import Exploration, Strength
 from alf.utils import rng
-from alf.utils.target_updater import Pairs
+from alf.utils.untracked import Untracked
 
 
 @gin.configurable(module="alf")
@@ -79,13 +79,13 @@ class ParameterNoise(Exploration):
                 f"{self.name} shakes {self._shaken.name} already: give each algorithm a ParameterNoise of its own."
             )
         (self._shaken,) = copies([network], "shaken")
-        self._pairs = Pairs(list(zip(network.variables, self._shaken.variables, strict=True)))
-        for source, variable in self._pairs.pairs:
+        self._pairs = Untracked(list(zip(network.variables, self._shaken.variables, strict=True)))
+        for source, variable in self._pairs.value:
             variable.assign(source)
 
     def followers(self) -> list[tuple[tf.Variable, tf.Variable]]:
         """See `Exploration.followers`."""
-        return self._pairs.pairs
+        return self._pairs.value
 
     @property
     def network(self) -> Any:
@@ -109,7 +109,7 @@ class ParameterNoise(Exploration):
         """
 
         def renew() -> tf.Tensor:
-            for source, variable in self._pairs.pairs:
+            for source, variable in self._pairs.value:
                 value = tf.convert_to_tensor(source)
                 if source.trainable:
                     value += self._stddev * tf.random.stateless_normal(

@@ -25,6 +25,7 @@ from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.utils import nest_utils, rng
 from alf.utils.action_masks import ActionMasks
 from alf.utils.common import add_outer_dims, is_stateless, zeros_from_spec
+from alf.utils.untracked import Untracked
 
 _BUILD_BATCH = 2
 # What is said where a class is used as a network: of its method, called with a spec or without, and of its property.
@@ -86,13 +87,6 @@ class _Traced:
     # The names of what it reports.
     names: tuple[str, ...] = ()
     tells_errors: bool = False
-
-
-@dataclasses.dataclass
-class _Held:
-    """The schedules of an agent, whose clocks its own variables are; kept from TensorFlow's tracking."""
-
-    by_name: dict[str, LinearSchedule]
 
 
 def _schedules_of(agent: tf_agent.TFAgent) -> dict[str, LinearSchedule]:
@@ -167,14 +161,15 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         self._greedy_policy = policy if greedy else greedy_policy.GreedyPolicy(policy)
         self._collect_policy = self._agent.collect_policy
         self._action_masks = ActionMasks(self._collect_policy.observation_and_action_constraint_splitter)
-        self._schedules = _Held(_schedules_of(self._agent))
+        # Their clocks are variables of the agent.
+        self._schedules = Untracked(_schedules_of(self._agent))
         self._noise: OUNoise | None = None
         if isinstance(self._collect_policy, ou_noise_policy.OUNoisePolicy):
             self._noise = OUNoise(self._collect_policy._ou_stddev, self._collect_policy._ou_damping)
             self._collect_policy = self._collect_policy._wrapped_policy
             self._train_state_spec = add_outer_dims(action_spec, [])
         else:
-            for schedule in self._schedules.by_name.values():
+            for schedule in self._schedules.value.values():
                 schedule.claim(name)
         self._traced = _Traced()
 
@@ -288,7 +283,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
             self._advance("env_steps", steps)
 
     def _advance(self, unit: str, steps: int) -> None:
-        for schedule in self._schedules.by_name.values():
+        for schedule in self._schedules.value.values():
             schedule.advance(unit, steps)
 
     def updates_made(self) -> int:
@@ -355,7 +350,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
 
         values, errors = tf.cond(tf.reduce_any(flat_valid), train, leave_out)
         metrics = dict(zip(self._traced.names, values, strict=True))
-        metrics.update({name: schedule() for name, schedule in self._schedules.by_name.items()})
+        metrics.update({name: schedule() for name, schedule in self._schedules.value.items()})
         priority: Nest = ()
         if self._traced.tells_errors:
             priority = per_sequence(tf.reshape(errors, tf.shape(valid)), tf.cast(valid, tf.float32))

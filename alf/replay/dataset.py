@@ -21,6 +21,7 @@ from tf_agents.specs import BoundedTensorSpec
 
 from alf.data_structures import Experience, Nest, StepType
 from alf.replay.experience_replayer import ExperienceReplayer
+from alf.utils.untracked import Untracked
 
 _CHANCE = "log_probability"
 
@@ -235,28 +236,21 @@ class DatasetReplayer(ExperienceReplayer):
           experience: [B', T, ...] without a bootstrap.
         """
         super().__init__(name="dataset")
-        self._held = _Held(experience)
+        self._experience = Untracked(experience)
 
     def observe(self, exp: Experience) -> None:
         """Refused: a dataset is fixed."""
         raise ValueError("A dataset takes nothing in: record another one, or use the replayer 'uniform'.")
 
     def replay_all(self) -> Experience:
-        return self._held.experience
+        return self._experience.value
 
     def clear(self) -> None:
         """Does nothing."""
 
     @property
     def batch_size(self) -> int:
-        return int(self._held.experience.step_type.shape[0])
-
-
-class _Held:
-    """Data that TensorFlow shall not track."""
-
-    def __init__(self, experience: Experience) -> None:
-        self.experience = experience
+        return int(self._experience.value.step_type.shape[0])
 
 
 def sequences(experience: Experience, length: int) -> Experience:

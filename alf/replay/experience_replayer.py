@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from alf.data_structures import Experience
 from alf.utils.tracing import Traced
+from alf.utils.untracked import Untracked
 
 
 class ReplayTooSmallError(ValueError):
@@ -60,39 +61,31 @@ def _batch_major(exp: Experience) -> Experience:
     return tf.nest.map_structure(transpose, exp._replace(bootstrap=()))._replace(bootstrap=bootstrap)
 
 
-class _Held:
-    """A place for data that TensorFlow shall not track: it would wrap every nest put into a module."""
-
-    exp: Experience | None = None
-
-    def __init__(self) -> None:
-        self.batch_major = Traced(_batch_major)
-
-
 @gin.configurable(module="alf")
 class OnetimeExperienceReplayer(ExperienceReplayer):
     """Keeps only the last batch observed: the replayer of on-policy learners."""
 
     def __init__(self) -> None:
         super().__init__(name="one_time")
-        self._held = _Held()
+        self._exp: Untracked[Experience | None] = Untracked(None)
+        self._batch_major = Traced(_batch_major)
 
     def observe(self, exp: Experience) -> None:
-        self._held.exp = exp
+        self._exp.value = exp
 
     def replay_all(self) -> Experience:
-        if self._held.exp is None:
+        if self._exp.value is None:
             raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
-        return self._held.batch_major(self._held.exp)
+        return self._batch_major(self._exp.value)
 
     def clear(self) -> None:
-        self._held.exp = None
+        self._exp.value = None
 
     @property
     def batch_size(self) -> int:
-        if self._held.exp is None:
+        if self._exp.value is None:
             raise ValueError("The batch size is known after the first batch is observed.")
-        return int(self._held.exp.step_type.shape[0] * self._held.exp.step_type.shape[2])
+        return int(self._exp.value.step_type.shape[0] * self._exp.value.step_type.shape[2])
 
 
 @gin.configurable(module="alf")

@@ -15,6 +15,7 @@ from alf.replay.sampling import VIEW_SPEC, Sample, View, draw, make_view
 from alf.utils import rng
 from alf.utils.common import check_sizes
 from alf.utils.devices import for_host
+from alf.utils.untracked import Untracked
 
 
 @gin.configurable(module="alf")
@@ -39,12 +40,12 @@ class UniformReplay(ExperienceReplayer):
         """
         super().__init__(name=type(self).__name__)
         self._balanced = balanced
-        self._held = _Held(ReplayBuffer(experience_spec, num_streams))
+        self._buffer = Untracked(ReplayBuffer(experience_spec, num_streams))
 
     @property
     def buffer(self) -> ReplayBuffer:
         """The memory."""
-        return self._held.buffer
+        return self._buffer.value
 
     @property
     def batch_size(self) -> int:
@@ -177,13 +178,6 @@ class UniformReplay(ExperienceReplayer):
     def write_rows(self, rows: np.ndarray, values: list[np.ndarray]) -> None:
         """Writes what `read_rows` gave, into rows [n]."""
         self.buffer.write_rows(rows, values)
-
-
-class _Held:
-    """A holder that TensorFlow does not look into."""
-
-    def __init__(self, buffer: ReplayBuffer) -> None:
-        self.buffer = buffer
 
 
 def sampling(replayer: ExperienceReplayer) -> UniformReplay:

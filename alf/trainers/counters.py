@@ -12,6 +12,7 @@ from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Se
 from alf.trainers.phases import Phase
 from alf.utils.common import as_array
 from alf.utils.devices import number_on_host
+from alf.utils.untracked import Untracked
 
 
 class Totals(tf.Module):
@@ -92,7 +93,7 @@ class Counters(tf.Module):
         self.global_counter = number_on_host("global_counter")
         self.iteration = number_on_host("iteration")
         self.env_step = number_on_host("env_step")
-        self._untracked = _Untracked(PhaseTotals(self.env_step, self.iteration))
+        self._phases = Untracked(PhaseTotals(self.env_step, self.iteration))
 
     @property
     def global_steps(self) -> int:
@@ -116,7 +117,7 @@ class Counters(tf.Module):
     @property
     def phases(self) -> PhaseTotals:
         """Totals of each phase."""
-        return self._untracked.phases
+        return self._phases.value
 
     def __getitem__(self, phase: Phase) -> Totals:
         return self.phases.of(phase)
@@ -129,13 +130,6 @@ class Counters(tf.Module):
     def seconds(self) -> float:
         """Seconds spent in all phases."""
         return sum(float(self[phase].seconds.numpy()) for phase in Phase)
-
-
-class _Untracked:
-    """A holder that TensorFlow does not look into."""
-
-    def __init__(self, phases: PhaseTotals) -> None:
-        self.phases = phases
 
 
 class EpisodeCounter:

@@ -7,14 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from alf.utils.untracked import Untracked
+
 UNITS = ("updates", "env_steps")
-
-
-class Pairs:
-    """(variable, copy that follows it) of every variable, kept from TensorFlow's tracking: the networks own them."""
-
-    def __init__(self, pairs: list[tuple[tf.Variable, tf.Variable]]) -> None:
-        self.pairs = pairs
 
 
 class TargetUpdater(tf.Module):
@@ -28,7 +23,7 @@ class TargetUpdater(tf.Module):
         env_steps: tf.Variable | None,
     ) -> None:
         super().__init__(name="TargetUpdater")
-        self._pairs = Pairs(pairs)
+        self._pairs = Untracked(pairs)  # The networks own them.
         self._tau = tau
         self._period = period
         self._env_steps = env_steps
@@ -50,7 +45,7 @@ class TargetUpdater(tf.Module):
     @property
     def pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
         """(variable, its target) of every variable."""
-        return self._pairs.pairs
+        return self._pairs.value
 
     def due(self) -> tf.Tensor:
         """Bool []: whether the next call will move the targets, as far as is known now."""
@@ -64,7 +59,7 @@ class TargetUpdater(tf.Module):
         return tf.zeros([])
 
     def _move(self) -> None:
-        for variable, target in self._pairs.pairs:
+        for variable, target in self._pairs.value:
             # Counters, such as those of normalising layers, cannot be blended.
             if self._tau == 1.0 or not variable.dtype.is_floating:
                 target.assign(variable)
