@@ -15,7 +15,7 @@ from alf.environments.agents_env import AgentsEnv
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.counting_agents import CountingAgents
 from alf.environments.vectorization import EnvironmentLoader
-from alf.utils.gin_utils import import_unlocked
+from alf.utils.gin_utils import named_callable
 
 
 class _Task(NamedTuple):
@@ -100,9 +100,8 @@ def _find(name: str | Callable[..., Any]) -> _Task:
         return _Task(name, done_condition="all")
     if name in _TASKS:
         return _TASKS[name]
-    module, _, attribute = name.partition(":")
-    made = getattr(import_unlocked(module), attribute, None) if attribute else None
-    if not callable(made):
+    made = named_callable(name)
+    if made is None:
         raise ValueError(
             f"There is no task {name!r}: take one of {sorted(_TASKS)}, or 'package.module:name' of what makes an "
             "environment with PettingZoo's parallel interface."

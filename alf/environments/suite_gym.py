@@ -15,7 +15,7 @@ from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpoo
 from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.spaces import frames_per_step
 from alf.environments.vectorization import EnvironmentLoader
-from alf.utils.gin_utils import import_unlocked
+from alf.utils.gin_utils import named_callable
 
 # Of an episode, for what knows no other way to say that there is none.
 NO_LIMIT = 2**31 - 1
@@ -123,13 +123,7 @@ def _why_not_lifted(limit: str, below: gymnasium.wrappers.TimeLimit, env: gymnas
 
 def _user_callable(name: str | Callable[..., Any]) -> Callable[..., Any] | None:
     """`name` itself or what "package.module:name" names; None where it is an id, or a module that registers one."""
-    if not isinstance(name, str):
-        return name
-    module_name, _, attribute = name.partition(":")
-    if not attribute:
-        return None
-    made = getattr(import_unlocked(module_name), attribute, None)
-    return made if callable(made) else None
+    return named_callable(name) if isinstance(name, str) else name
 
 
 def wrapped_maker(

@@ -16,7 +16,7 @@ from alf.environments.agents_env import AgentsEnv
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.decision_steps import DecisionSteps
 from alf.environments.vectorization import EnvironmentLoader
-from alf.utils.gin_utils import import_unlocked
+from alf.utils.gin_utils import named_callable
 
 EDITOR = "editor"
 
@@ -90,8 +90,8 @@ def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
         return name
     path, _, attribute = name.partition(":")
     if attribute:
-        made = getattr(import_unlocked(path), attribute, None)
-        if not callable(made):
+        made = named_callable(name)
+        if made is None:
             raise ValueError(f"{path!r} has no {attribute!r} to call: name what makes the simulator.")
         return made
     try:

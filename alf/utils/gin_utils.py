@@ -10,7 +10,7 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -186,6 +186,13 @@ def import_unlocked(module: str) -> ModuleType:
     """Imports a module that may register configurables, such as one that a setting names, when gin is locked already."""
     with gin.unlock_config():
         return importlib.import_module(module)
+
+
+def named_callable(path: str) -> Callable[..., Any] | None:
+    """What "package.module:name" names; None where `path` has no colon, or that is nothing to call."""
+    module, _, name = path.partition(":")
+    made = getattr(import_unlocked(module), name, None) if name else None
+    return made if callable(made) else None
 
 
 def bound(configurable: Any, parameter: str) -> Any:

@@ -27,7 +27,8 @@ def test_what_is_held_is_neither_counted_nor_saved_nor_wrapped(tmp_path):
     assert [v.numpy() for v in held.variables] == [1.0]
     assert len(_Owner(_used()).variables) == 3
     assert held.used.value is used
-    assert type(held.used.value) is list and type(held.used.value[0]) is dict
+    assert type(held.used.value) is list
+    assert type(held.used.value[0]) is dict
     path = tf.train.Checkpoint(owner=held).write(str(tmp_path / "checkpoint"))
     saved = [name for name, _ in tf.train.list_variables(path) if "VARIABLE_VALUE" in name]
     assert saved == ["owner/own/.ATTRIBUTES/VARIABLE_VALUE"]
