@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -214,11 +214,15 @@ class AgentSlots:
 
 def row(nest: Nest, index: int) -> Nest:
     """Row `index` of a nest of arrays [K, ...]."""
+    return _mapped(lambda x: x[index], nest)
+
+
+def _mapped(function: Callable[[np.ndarray], np.ndarray], nest: Nest) -> Nest:
     if isinstance(nest, dict):
-        return {name: row(part, index) for name, part in nest.items()}
+        return {name: _mapped(function, part) for name, part in nest.items()}
     if isinstance(nest, tuple):
-        return tuple(row(part, index) for part in nest)
-    return nest[index]
+        return tuple(_mapped(function, part) for part in nest)
+    return function(nest)
 
 
 def _write_row(nest: Nest, index: int, value: Any) -> None:
@@ -231,19 +235,15 @@ def _write_row(nest: Nest, index: int, value: Any) -> None:
 
 def _picked(nest: Nest, zeroed: np.ndarray) -> Nest:
     """A copy of arrays [K, ...], zero where `zeroed` bool [K]."""
-    if isinstance(nest, dict):
-        return {name: _picked(part, zeroed) for name, part in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(_picked(part, zeroed) for part in nest)
-    values = nest.copy()
-    values[zeroed] = 0
-    return values
+
+    def pick(x: np.ndarray) -> np.ndarray:
+        values = x.copy()
+        values[zeroed] = 0
+        return values
+
+    return _mapped(pick, nest)
 
 
 def _repeated(nest: Nest, count: int) -> Nest:
     """Arrays [...] as [count, ...]."""
-    if isinstance(nest, dict):
-        return {name: _repeated(part, count) for name, part in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(_repeated(part, count) for part in nest)
-    return np.repeat(nest[np.newaxis], count, axis=0)
+    return _mapped(lambda x: np.repeat(x[np.newaxis], count, axis=0), nest)

@@ -99,6 +99,15 @@ class GymnasiumEnvironment(BatchedEnvironment):
             self._lives = np.where(tells, rows, before)
         return self._lives
 
+    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
+        """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
+        del mode
+        return one_picture(self._env.render() if self._env.render_mode else None)
+
+    def close(self) -> None:
+        """Closes the environment, or vector of environments."""
+        self._env.close()
+
     def _rows_info(self) -> Mapping[str, Any]:
         """What the rows tell, by name, in arrays [B] or numbers for all."""
         return self._info or {}
@@ -190,15 +199,6 @@ class SingleEnvironment(GymnasiumEnvironment):
     def enter_phase(self, phase: str) -> None:
         """Tells the environment's wrappers."""
         tell_phase(self._env, phase)
-
-    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
-        """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
-        del mode
-        return one_picture(self._env.render() if self._env.render_mode else None)
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
 
 
 class VectorEnvironment(GymnasiumEnvironment):
@@ -298,15 +298,6 @@ class VectorEnvironment(GymnasiumEnvironment):
             f"Rows {rows} were done as soon as they were reset (tried up to {_MAX_EMPTY_EPISODES} times): an episode "
             "needs at least one step, so make the environment's reset lead to a state that is not an end."
         )
-
-    def render(self, mode: str = "rgb_array") -> np.ndarray | None:
-        """See `BatchedEnvironment.render`; the environment must have been made with a `render_mode`."""
-        del mode
-        return one_picture(self._env.render() if self._env.render_mode else None)
-
-    def close(self) -> None:
-        """Closes the vector environment."""
-        self._env.close()
 
 
 def flag(end: Any) -> bool:

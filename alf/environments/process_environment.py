@@ -99,20 +99,21 @@ class ProcessEnvironment(VectorEnvironment):
 
     def enter_phase(self, phase: str) -> None:
         """Tells the wrappers in the workers, where these can be told."""
-        env = self._env
         if self._told_phases:
-            self._call(lambda: env.call_async("enter_phase", phase), env.call_wait, self._timeout)
+            self._call_method("enter_phase", phase)
 
     def render(self, mode: str = "rgb_array") -> np.ndarray | None:
         """As in `VectorEnvironment`; bounded in time."""
         del mode
-        env = self._env
-        draw = lambda: self._call(lambda: env.call_async("render"), env.call_wait, self._timeout)  # noqa: E731
-        return one_picture(draw() if env.render_mode else None)
+        return one_picture(self._call_method("render") if self._env.render_mode else None)
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
         env = self._env
         return self._call(lambda: env.step_async(action), env.step_wait, self._timeout)
+
+    def _call_method(self, name: str, *args: Any) -> Any:
+        env = self._env
+        return self._call(lambda: env.call_async(name, *args), env.call_wait, self._timeout)
 
     def _call(self, send: Callable[[], None], wait: Callable[..., Any], timeout: float) -> Any:
         try:
@@ -187,12 +188,11 @@ def _check_spaces(env: gymnasium.Env) -> None:
             )
 
 
-def close_workers(env: AsyncVectorEnv, timeout_secs: float = _CLOSE_TIMEOUT_SECS) -> None:
+def close_workers(env: AsyncVectorEnv) -> None:
     """Ends the workers of `env` in bounded time: asks them to close, then terminates, then kills.
 
     Args:
       env: in any state, also with dead or hung workers.
-      timeout_secs: how long the workers have to close their environments; as long again before they are killed.
     """
     if env.closed:
         return
@@ -206,7 +206,7 @@ def close_workers(env: AsyncVectorEnv, timeout_secs: float = _CLOSE_TIMEOUT_SECS
         for process in env.processes:
             if end and process.is_alive():
                 getattr(process, end)()
-        if _joined(env.processes, timeout_secs):
+        if _joined(env.processes, _CLOSE_TIMEOUT_SECS):
             break
     for pipe in env.parent_pipes:
         if pipe is not None:
