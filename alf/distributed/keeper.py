@@ -290,17 +290,19 @@ class Keeper(abc.ABC):
 
 
 def check_positive(owner: Any, **sizes: float) -> None:
-    """Raises ValueError for the first of the arguments of `owner` that is not above 0."""
+    """Raises ValueError for the first of the arguments of `owner` that is not above 0, or no whole number and not of seconds."""
     for name, size in sizes.items():
-        if not size > 0:
-            raise ValueError(f"{type(owner).__name__}.{name} must be positive, got {size}.")
+        seconds = name.endswith("_secs")
+        if not isinstance(size, numbers.Real if seconds else numbers.Integral) or not size > 0:
+            whole = "" if seconds else " and whole"
+            raise ValueError(f"{type(owner).__name__}.{name} must be positive{whole}, got {size!r}.")
 
 
 def check_needs(owner: Any, num_cpus: float, resources: Mapping[str, float] | None) -> None:
     """Raises ValueError where `num_cpus` or `resources` of `owner` are nothing that Ray gives a worker."""
     name = type(owner).__name__
-    if not 0 <= num_cpus < math.inf:
-        raise ValueError(f"{name}.num_cpus={num_cpus} must be a number of processors, 0 or more.")
+    if not isinstance(num_cpus, numbers.Real) or not 0 <= float(num_cpus) < math.inf:
+        raise ValueError(f"{name}.num_cpus={num_cpus!r} must be a number of processors, 0 or more.")
     for resource, amount in (resources or {}).items():
         if resource in _KEPT_BY_RAY:
             raise ValueError(

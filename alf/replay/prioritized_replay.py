@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 import gin
@@ -54,10 +55,17 @@ class PrioritizedReplay(UniformReplay):
         """
         # Said here, so that a binding of UniformReplay's is not taken, and is listed as without use.
         super().__init__(experience_spec, num_streams, balanced=False)
-        if not 0 <= alpha < math.inf or not 0 <= beta <= 1 or beta_iterations < 0 or not 0 < epsilon < math.inf:
+        given = (alpha, beta, beta_iterations, epsilon)
+        if (
+            not all(isinstance(number, numbers.Real) for number in given)
+            or not 0 <= alpha < math.inf
+            or not 0 <= beta <= 1
+            or not 0 <= beta_iterations < math.inf
+            or not 0 < epsilon < math.inf
+        ):
             raise ValueError(
-                f"PrioritizedReplay needs alpha >= 0, beta in [0, 1], beta_iterations >= 0 and epsilon > 0; got {alpha}, "
-                f"{beta}, {beta_iterations} and {epsilon}."
+                f"PrioritizedReplay needs alpha >= 0, beta in [0, 1], beta_iterations >= 0 and epsilon > 0; got "
+                f"{alpha!r}, {beta!r}, {beta_iterations!r} and {epsilon!r}."
             )
         self._alpha, self._beta, self._beta_iterations, self._epsilon = alpha, beta, beta_iterations, epsilon
         self._priorities = _Priorities(num_streams, self.buffer.max_length)

@@ -21,9 +21,31 @@ MAKERS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("owner", MAKERS)
-@pytest.mark.parametrize("num_cpus", [-1.0, float("nan"), float("inf")])
-def test_processors_are_a_number(owner: str, num_cpus: float) -> None:
-    with pytest.raises(ValueError, match=rf"{owner}\.num_cpus={num_cpus} must be a number of processors, 0 or more"):
+@pytest.mark.parametrize("limit", ["5", None, float("nan"), -1.0])
+def test_limits_are_numbers(owner: str, limit: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{owner}\.heartbeat_timeout_secs must be positive, got {limit!r}"):
+        MAKERS[owner](heartbeat_timeout_secs=limit)
+
+
+@pytest.mark.parametrize(
+    ("owner", "count"),
+    [
+        ("WorkerPool", "requests_in_flight"),
+        ("WorkerPool", "max_failures"),
+        ("EnvironmentPool", "max_failures"),
+        ("RemoteEvaluator", "max_attempts"),
+    ],
+)
+@pytest.mark.parametrize("number", [1.5, "2"])
+def test_counts_are_whole(owner: str, count: str, number: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{owner}\.{count} must be positive and whole, got {number!r}"):
+        MAKERS[owner](**{count: number})
+
+
+@pytest.mark.parametrize("owner", MAKERS)
+@pytest.mark.parametrize("num_cpus", [-1.0, float("nan"), float("inf"), "1"])
+def test_processors_are_a_number(owner: str, num_cpus: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{owner}\.num_cpus={num_cpus!r} must be a number of processors, 0 or more"):
         MAKERS[owner](num_cpus=num_cpus)
 
 

@@ -130,7 +130,13 @@ def test_what_is_no_priority_is_refused_and_ruins_no_other(wrong: float, alpha: 
 @pytest.mark.parametrize(
     "wrong",
     [{"alpha": -1.0}, {"alpha": float("nan")}, {"beta": 1.5}, {"beta_iterations": -1}]
-    + [{"epsilon": 0.0}, {"epsilon": float("inf")}],
+    + [
+        {"epsilon": 0.0},
+        {"epsilon": float("inf")},
+        {"beta_iterations": float("nan")},
+        {"alpha": "0.6"},
+        {"beta": None},
+    ],
 )
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="PrioritizedReplay needs"):
