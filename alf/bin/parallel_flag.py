@@ -19,6 +19,7 @@ def environments(num_episodes: int, filmed: bool = False) -> int:
       filmed: a video is made, which shows the episodes of the first row alone.
     """
     from alf.environments.utils import create_environment
+    from alf.trainers.counts import EnvironmentEpisodes
     from alf.trainers.run_environments import evaluation_rows
     from alf.utils.gin_utils import bound
 
@@ -27,4 +28,4 @@ def environments(num_episodes: int, filmed: bool = False) -> int:
     if filmed:
         return 1
     rows = bound(create_environment, "num_parallel_environments")
-    return evaluation_rows(num_episodes, rows if isinstance(rows, int) else num_episodes)
+    return evaluation_rows(EnvironmentEpisodes(num_episodes), rows if isinstance(rows, int) else num_episodes)

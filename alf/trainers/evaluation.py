@@ -199,6 +199,7 @@ class Evaluator:
             env, algorithm, observers=[self._record], epsilon_greedy=epsilon_greedy, random_seed=random_seed
         )
         self._log = EvaluationLog(log_dir)
+        env.after_building()
 
     def _record(self, trajectory: Any) -> None:
         assert self._recorder is not None
@@ -215,6 +216,7 @@ class Evaluator:
         self._env.close()
         self._env = env
         self._driver.restart(env, random_seed)
+        env.after_building()
 
     def _shaped(self, reward: np.ndarray) -> np.ndarray:
         return np.asarray(self._algorithm.shape_reward(tf.convert_to_tensor(reward, tf.float32)))

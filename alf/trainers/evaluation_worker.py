@@ -12,6 +12,7 @@ from absl import logging
 
 from alf.distributed.run_marks import RunMarks
 from alf.distributed.worker import place
+from alf.drivers.arguments import closed_if_it_fails
 from alf.trainers import remote
 from alf.trainers import seeds as run_seeds
 from alf.trainers.building import build_algorithm
@@ -75,16 +76,10 @@ class EvaluationWorker:
     def _make(self, config: Any, seeds: run_seeds.Seeds) -> Evaluator:
         env_seed, acting_seed = seeds.evaluation.spawn(2)
         env = create_evaluation_environment(self._rows, env_seed)
-        try:
-            env.before_building()
+        with closed_if_it_fails([env]):
             algorithm = build_algorithm(config, env)
             seed = run_seeds.integer(acting_seed)
-            evaluator = Evaluator(env, algorithm, self._epsilon_greedy, seed, os.devnull, self._success_threshold)
-            env.after_building()
-        except BaseException:
-            env.close()
-            raise
-        return evaluator
+            return Evaluator(env, algorithm, self._epsilon_greedy, seed, os.devnull, self._success_threshold)
 
     def evaluate(
         self,

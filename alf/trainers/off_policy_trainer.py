@@ -35,6 +35,7 @@ from alf.trainers.interrupts import Interrupted
 from alf.trainers.phases import Phase
 from alf.trainers.policy_trainer import Trainer
 from alf.trainers.remote_evaluation import RemoteEvaluation
+from alf.trainers.run_environments import evaluation_rows
 from alf.trainers.run_report import EVAL_DIR
 from alf.utils.common import is_stateless
 
@@ -334,7 +335,7 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()
         run = self._config, self._seeds.run, self._place
-        rows = self._evaluation_rows(envs[0].batch_size)
+        rows = evaluation_rows(self.schedule.evaluation_steps, envs[0].batch_size)
         if self._host is not None and self._config.evaluation_worker:
             evaluator = remote_environments.start_evaluator(self._host, *run, rows)
             self._leave_evaluations_to(evaluator, envs[0])

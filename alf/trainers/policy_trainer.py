@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf.drivers.arguments import closed_if_it_fails
 from alf.drivers.base import Driver
 from alf.drivers.idle_driver import IdleDriver
 from alf.environments.agents import behavior_names
@@ -24,7 +25,7 @@ from alf.trainers.building import algorithm_ctor, build_algorithm
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR as CHECKPOINT_DIR
 from alf.trainers.checkpointing import MetricsState
 from alf.trainers.config import TrainerConfig as TrainerConfig
-from alf.trainers.counts import Count, EnvironmentEpisodes
+from alf.trainers.counts import Count
 from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.improving import Improver
 from alf.trainers.interrupts import StopSignals
@@ -86,7 +87,7 @@ class Trainer(Improver):
         self._closers: list[Callable[[], None]] = []
         # The same of the present driver and its environments.
         self._stream_closers: list[Callable[[], None]] = []
-        self._initialized = self._streams_over = False
+        self._initialized = self._streams_over = self._trains = False
         self._rows_of_evaluations: int | None = None
 
     # ---- what subclasses define ----
@@ -168,12 +169,12 @@ class Trainer(Improver):
           Exception: whatever ended training early. A checkpoint is written before, where the weights are finite.
         """
         self.initialize()
+        self._trains = True
         with StopSignals() as self._signals:
             try:
                 cut = self._evaluation_was_cut
                 if self._saver.path is None or cut or self._reached() is None:
-                    self._saver.judge_by(self._config.best_by if self._rating is None else RATING)
-                    self._saver.note(**run_facts.facts(self._seeds.run))
+                    self._saver.begin(self._judged_by, self._seeds.run)
                 if cut:
                     self._evaluate_what_was_cut()
                 self.improve()
@@ -207,7 +208,9 @@ class Trainer(Improver):
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._begun and not self._trains:
+            self._saver.note(**run_facts.failure(error))
         self.close()
 
     # ---- building ----
@@ -331,9 +334,8 @@ class Trainer(Improver):
         config = self._config
         env_seed, acting_seed = self._evaluation_seeds.spawn(2)
         env = self._create_evaluation_environment(env_seed)
-        try:
-            env.before_building()
-            evaluator = Evaluator(
+        with closed_if_it_fails([env]):
+            return Evaluator(
                 env,
                 self.algorithm,
                 config.epsilon_greedy,
@@ -341,32 +343,18 @@ class Trainer(Improver):
                 os.path.join(self._root_dir, EVAL_DIR),
                 config.reward_success_threshold,
             )
-            env.after_building()
-        except BaseException:
-            env.close()
-            raise
-        return evaluator
 
     def _create_evaluation_environment(self, seed: np.random.SeedSequence) -> BatchedEnvironment:
         if self._rows_of_evaluations is None:
             # The evaluator is for as many, also where a later schedule has other evaluations.
-            self._rows_of_evaluations = self._evaluation_rows(self._train_batch_size)
+            self._rows_of_evaluations = evaluation_rows(self.schedule.evaluation_steps, self._train_batch_size)
         return create_evaluation_environment(self._rows_of_evaluations, seed, self._create_environment)
 
-    def _evaluation_rows(self, batch_size: int) -> int:
-        """How many rows play the evaluations of the schedule."""
-        count = self.schedule.evaluation_steps
-        return evaluation_rows(int(count.value) if isinstance(count, EnvironmentEpisodes) else 1, batch_size)
-
     def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
-        if not self._config.exact_resume:
-            return
         # An evaluation follows from the seed and its step alone, so that it is the same after a resume.
-        env_seed, acting_seed = run_seeds.at_iteration(self._evaluation_seeds, step + 1).spawn(2)
-        env = self._create_evaluation_environment(env_seed)
-        env.before_building()
-        evaluator.restart(env, run_seeds.integer(acting_seed))
-        env.after_building()
+        if self._config.exact_resume:
+            env_seed, acting_seed = run_seeds.at_iteration(self._evaluation_seeds, step + 1).spawn(2)
+            evaluator.restart(self._create_evaluation_environment(env_seed), run_seeds.integer(acting_seed))
 
     # ---- iterating ----
 
@@ -380,6 +368,9 @@ class Trainer(Improver):
         if self._config.exact_resume and self._saver.path is None:
             # What an interruption before the first periodic checkpoint goes back to.
             self._saver.save(("periodic",))
+        if not self._trains:
+            self._saver.begin(self._judged_by, self._seeds.run)
+            self._closers.insert(0, self._end_loop)
         self._report.start(anew=not self._counters.iterations and not self._saver.collected)
         self.driver.start()
 
@@ -434,6 +425,10 @@ class Trainer(Improver):
         return self._self_play if self._config.best_by is None else None
 
     @property
+    def _judged_by(self) -> str | None:
+        return self._config.best_by if self._rating is None else RATING
+
+    @property
     def _evaluation_was_cut(self) -> bool:
         """Whether a signal has cut the evaluation of the weights that the run goes on from."""
         last, step = self._evaluations.history.last, self._counters.global_steps
@@ -480,6 +475,12 @@ class Trainer(Improver):
         return (score, episodes) if episodes else ()
 
     # ---- ending ----
+
+    def _end_loop(self) -> None:
+        """Tells of a loop of one's own what `train` tells of the schedule's."""
+        if not self._trains:
+            self._saver.end_loop()
+            self._report.summarize()
 
     def _finish(self) -> None:
         if self._iterations_here or self._saver.outdated or self._saver.path is None:

@@ -8,8 +8,10 @@ from typing import Any
 import gin
 import numpy as np
 
+from alf.drivers.arguments import closed_if_it_fails
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.utils import create_environment
+from alf.trainers.counts import Count, EnvironmentEpisodes
 from alf.trainers.phases import Phase
 
 _MOST_EVALUATION_ROWS = 10
@@ -24,13 +26,14 @@ def create_training_environment(
     return create_environment(nonparallel=nonparallel, seed=random_seed)
 
 
-def evaluation_rows(episodes: int, batch_size: int) -> int:
-    """How many environments play `episodes` side by side, since a step of a batch costs little more than one of a single row.
+def evaluation_rows(count: Count, batch_size: int) -> int:
+    """How many environments play side by side, since a step of a batch costs little more than one of a single row.
 
     Args:
-      episodes: to play.
+      count: what is to be played; only episodes can be.
       batch_size: of the environments that a run trains in: evaluation has no more of them.
     """
+    episodes = int(count.value) if isinstance(count, EnvironmentEpisodes) else 1
     return min(episodes, batch_size, _MOST_EVALUATION_ROWS)
 
 
@@ -39,7 +42,7 @@ def create_evaluation_environment(
     random_seed: np.random.SeedSequence,
     create: Callable[..., BatchedEnvironment] = create_training_environment,
 ) -> BatchedEnvironment:
-    """Makes an environment to evaluate in.
+    """Makes an environment to evaluate in, which waits for what acts in it, an `Evaluator`, to be built.
 
     Args:
       rows: B.
@@ -50,5 +53,7 @@ def create_evaluation_environment(
         env = create(nonparallel=True, random_seed=random_seed)
     else:
         env = create_environment(num_parallel_environments=rows, seed=random_seed)
-    env.enter_phase(Phase.TEST.value)
+    with closed_if_it_fails([env]):
+        env.enter_phase(Phase.TEST.value)
+        env.before_building()
     return env

@@ -50,6 +50,14 @@ def facts(random_seed: int) -> dict[str, Any]:
     }
 
 
+def failure(error: BaseException) -> dict[str, Any]:
+    """The facts about a run that `error` has ended."""
+    kind = type(error).__name__
+    if isinstance(error, KeyboardInterrupt):
+        return {"status": "interrupted", "why": kind}
+    return {"status": "failed", "why": f"{kind}: {error}"}
+
+
 def git_revision() -> str | None:
     """The commit that the working directory is at; None where there is none, or no git."""
     try:

@@ -291,10 +291,7 @@ class Saver:
                 logging.error("After %s no checkpoint could be written: %s", kind, e)
             else:
                 logging.info("Wrote %s after %s.", self.path, kind)
-        if isinstance(error, KeyboardInterrupt):
-            self.note(status="interrupted", why=kind)
-        else:
-            self.note(status="failed", why=f"{kind}: {error}")
+        self.note(**run_facts.failure(error))
 
     def judge(self, step: int, reward: float, reward_episodes: int) -> None:
         """Gives the checkpoint of a step what its weights were found to be worth; a failure is logged.
@@ -329,6 +326,21 @@ class Saver:
             return False
         best = self.checkpointer.index.best()
         return best is None or best.reward is None or reward > best.reward
+
+    def begin(self, judged_by: str | None, random_seed: int) -> None:
+        """Notes that the run goes on from now.
+
+        Args:
+          judged_by: see `judge_by`.
+          random_seed: of which its random numbers are derived.
+        """
+        self.judge_by(judged_by)
+        self.note(**run_facts.facts(random_seed))
+
+    def end_loop(self) -> None:
+        """Notes that a loop of one's own has closed the trainer, unless an error ended it."""
+        if self.checkpointer.index.run.get("status") == "running":
+            self.note(status="finished", why="the program that trains it has closed it")
 
     def note(self, **facts: Any) -> None:
         """Writes facts about the run into its index; a failure is logged."""

@@ -220,21 +220,6 @@ def test_counts_may_be_texts_as_in_a_schedule(small_config):
                 call(10)
 
 
-def test_a_loop_of_ones_own_sees_its_evaluations_and_saves(small_config):
-    with small_config(SyncOffPolicyTrainer, checkpoint_interval=0).create_trainer() as trainer:
-        assert trainer.last_evaluation is None
-        trainer.train_and_act("2 training_steps")
-        trainer.evaluate("3 episodes")
-        assert (trainer.last_evaluation.episodes, trainer.last_evaluation.step) == (3, 2)
-        trainer.save()
-        root_dir, mean = trainer._root_dir, trainer.last_evaluation.average_return
-    (record,) = RunIndex.load(root_dir).records()
-    assert (record.step, record.reward, record.kinds) == (2, mean, ["best"])
-    with small_config(SyncOffPolicyTrainer).create_trainer() as trainer:
-        trainer.initialize()
-        assert (int(trainer.global_counter), trainer.last_evaluation.average_return) == (2, mean)
-
-
 def test_act_until_an_episode_ends(small_config):
     with small_config(SyncOffPolicyTrainer).create_trainer() as trainer:
         none = trainer.act(EnvironmentSteps(1), until_episode_end=True)

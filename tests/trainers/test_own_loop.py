@@ -1,0 +1,80 @@
+"""A loop of one's own over the parts of a trainer: what it leaves in the directory of its run."""
+
+from __future__ import annotations
+
+import pytest
+
+from alf.bin.run_view import state_of
+from alf.metrics.tables import read_csv
+from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.run_index import RunIndex
+
+
+def _state(root_dir):
+    return state_of(root_dir, RunIndex.load(root_dir).run)
+
+
+def _rows(root_dir):
+    return [(int(row["iteration"]), int(row["env_steps"])) for row in read_csv(f"{root_dir}/train/stats.csv")]
+
+
+def test_a_loop_of_ones_own_sees_its_evaluations_and_saves(small_config):
+    with small_config(SyncOffPolicyTrainer, checkpoint_interval=0).create_trainer() as trainer:
+        assert trainer.last_evaluation is None
+        trainer.train_and_act("2 training_steps")
+        trainer.evaluate("3 episodes")
+        assert (trainer.last_evaluation.episodes, trainer.last_evaluation.step) == (3, 2)
+        trainer.save()
+        root_dir, mean = trainer._root_dir, trainer.last_evaluation.average_return
+    (record,) = RunIndex.load(root_dir).records()
+    assert (record.step, record.reward, record.kinds) == (2, mean, ["best"])
+    with small_config(SyncOffPolicyTrainer).create_trainer() as trainer:
+        trainer.initialize()
+        assert (int(trainer.global_counter), trainer.last_evaluation.average_return) == (2, mean)
+
+
+@pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
+def test_a_loop_tells_that_it_runs_and_what_it_came_to(small_config, trainer_class):
+    config = small_config(trainer_class, summary_interval=1000)
+    with config.create_trainer() as trainer:
+        trainer.train_and_act("3 training_steps")
+        assert _state(config.root_dir)[0] == "running"
+        assert len(_rows(config.root_dir)) <= 1
+        env_steps = trainer.counters.env_steps
+    assert _state(config.root_dir) == ("finished", "the program that trains it has closed it")
+    assert _rows(config.root_dir)[-1] == (3, env_steps)
+    trainer.close()
+    assert len(_rows(config.root_dir)) <= 2, "it is told once"
+    run = RunIndex.load(config.root_dir).run
+    assert (run["seed"], "tensorflow" in run["versions"]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(KeyboardInterrupt(), ("interrupted", "KeyboardInterrupt")), (OSError("full"), ("failed", "OSError: full"))],
+)
+def test_a_loop_that_an_error_ends_tells_of_it(small_config, error, expected):
+    config = small_config(SyncOffPolicyTrainer, summary_interval=1000)
+    with pytest.raises(type(error)), config.create_trainer() as trainer:
+        trainer.train_and_act("2 training_steps")
+        raise error
+    assert _state(config.root_dir) == expected
+    assert _rows(config.root_dir)[-1][0] == 2
+
+
+def test_training_after_a_loop_tells_of_its_own_end(small_config):
+    config = small_config(SyncOffPolicyTrainer)
+    with config.create_trainer() as trainer:
+        trainer.train_and_act("1 training_steps")
+        trainer.train()
+    assert _state(config.root_dir) == ("finished", "num_iterations=3 is reached")
+    assert [iteration for iteration, _ in _rows(config.root_dir)].count(3) == 1
+
+
+def test_a_trainer_that_only_evaluates_leaves_the_run_as_it_is(small_config):
+    config = small_config(SyncOffPolicyTrainer, num_iterations=1)
+    config.create_trainer().train()
+    before = RunIndex.load(config.root_dir).run
+    with config.create_trainer() as trainer:
+        trainer.evaluate("1 episodes")
+    assert RunIndex.load(config.root_dir).run == before
