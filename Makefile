@@ -72,7 +72,7 @@ test-oldest: $(OLDEST)/.made  ## the fast tests of what meets TensorFlow, on its
 	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow and not thorough" $(PYTEST_FLAGS) \
 		$(OLDEST_LINE:%=tests/%)
 
-thorough: $(DEV)/.made  ## the cases of tests/thorough.txt, which CI shows by cheaper ones; a quarter of an hour
+thorough: $(DEV)/.made  ## the cases of tests/thorough.txt, which CI shows by cheaper ones; half an hour
 	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m thorough $(PYTEST_FLAGS)
 
 learning: $(DEV)/.made  ## the long tests: train until a return is reached, over several seeds
