@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from alf.environments import suite_gym
+from alf.environments.gymnasium_environment import flag
 from alf.environments.vectorization import EnvironmentLoader
 
 _LIMITS = 2
@@ -52,7 +53,7 @@ class RandomTimeLimit(gymnasium.Wrapper):
         """Takes a step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
-        return observation, reward, terminated, truncated or self._steps == self._limit, info
+        return observation, reward, terminated, flag(truncated) or self._steps == self._limit, info
 
 
 @gin.configurable(module="alf")

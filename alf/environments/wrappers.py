@@ -17,6 +17,7 @@ from alf.environments.atari_preprocessing import DMAtariPreprocessing as DMAtari
 from alf.environments.batch_wrappers import EpisodicLife as EpisodicLife
 from alf.environments.batch_wrappers import NonEpisodicAgent as NonEpisodicAgent
 from alf.environments.end_action import EndAction as EndAction
+from alf.environments.gymnasium_environment import flag
 from alf.environments.hierarchy import Hierarchy as Hierarchy
 from alf.environments.measurement_wrappers import AccumulatedReward as AccumulatedReward
 from alf.environments.observation_wrappers import CHANNEL_ORDERS as CHANNEL_ORDERS
@@ -62,7 +63,7 @@ class FrameSkip(gymnasium.Wrapper):
         for _ in range(self._skip):
             observation, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
-            if terminated or truncated:
+            if flag(terminated) or flag(truncated):
                 break
         return observation, total, terminated, truncated, info
 
@@ -114,5 +115,5 @@ class RandomFirstEpisodeLength(PhasedWrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         if self._left:
             self._left -= 1
-            truncated = truncated or (self._left == 0 and not terminated)
+            truncated = flag(truncated) or (self._left == 0 and not flag(terminated))
         return observation, reward, terminated, truncated, info

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from alf.environments import BatchedEnvironment, create_environment, suite_gym
-from alf.environments.random_limits import load_with_random_max_episode_steps
+from alf.environments.random_limits import RandomTimeLimit, load_with_random_max_episode_steps
+from alf.environments.wrappers import FrameSkip, RandomFirstEpisodeLength
 
 
 def _lengths(env: BatchedEnvironment, steps: int) -> list[list[int]]:
@@ -87,3 +88,32 @@ def test_the_limit_of_what_a_callable_makes_is_replaced_as_that_of_an_id_is() ->
             ValueError, match=rf"max_episode_steps={longer} cannot lift the limit of 200 steps below the"
         ):
             limits(below, longer)
+
+
+class _FlagsInLists(gymnasium.Wrapper):
+    """Tells the ends of CartPole in lists of one, as some environments do."""
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, [terminated], [truncated], info
+
+
+@pytest.mark.parametrize(
+    ("wrap", "actions"),
+    [
+        (lambda env: RandomTimeLimit(env, 4, 4), 4),
+        (lambda env: RandomFirstEpisodeLength(env, 1), 1),
+        (lambda env: RandomTimeLimit(FrameSkip(env, 2), 2, 2), 2),
+    ],
+)
+def test_flags_may_be_lists_of_one(wrap: Any, actions: int) -> None:
+    env = wrap(_FlagsInLists(gymnasium.make("CartPole-v1", disable_env_checker=True)))
+    env.reset(seed=1)
+    ends = [bool(env.step(i % 2)[3]) for i in range(actions)]
+    assert ends == [False] * (actions - 1) + [True]
+
+
+def test_skipped_frames_go_on_beside_flags_in_lists() -> None:
+    env = FrameSkip(_FlagsInLists(gymnasium.make("CartPole-v1", disable_env_checker=True)), 3)
+    env.reset(seed=1)
+    assert env.step(0)[1] == 3.0
