@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import gin
@@ -17,6 +16,7 @@ from alf.replay.sum_tree import SumTree
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils.devices import for_host, on_host
 from alf.utils.tracing import Traced
+from alf.utils.value_kinds import is_scalar
 
 # Setting a row takes room for its node's children.
 _ROWS_AT_ONCE = 1 << 14
@@ -57,7 +57,7 @@ class PrioritizedReplay(UniformReplay):
         super().__init__(experience_spec, num_streams, balanced=False)
         given = (alpha, beta, beta_iterations, epsilon)
         if (
-            not all(isinstance(number, numbers.Real) for number in given)
+            not all(is_scalar(number, float) for number in given)
             or not 0 <= alpha < math.inf
             or not 0 <= beta <= 1
             or not 0 <= beta_iterations < math.inf

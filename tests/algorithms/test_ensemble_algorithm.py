@@ -311,8 +311,8 @@ def test_without_a_state_a_round_robin_begins_with_the_first() -> None:
 
 
 def test_norms_of_all_members_are_reported() -> None:
-    env = environment()
-    algorithm = ensemble(env, member("dqn"), member("dqn"), decision="majority")
+    env = environment(4, ActionType.Continuous)
+    algorithm = ensemble(env, member("td3"), member("td3"), decision="mean")
     algorithm.set_summary_settings(summarize_grads_and_vars=True)
     collect_and_train(env, algorithm)
     norms = [name for name in algorithm.last_train_metrics if name.startswith("grad_norm/")]
@@ -336,12 +336,12 @@ def test_it_stands_inside_an_agent() -> None:
     env = environment()
     agent = Agent(
         *specs_of(env),
-        rl_algorithm_cls=lambda **specs: EnsembleAlgorithm(**specs, members=[member("dqn")] * 2, decision="majority"),
+        rl_algorithm_cls=lambda **specs: EnsembleAlgorithm(**specs, members=[member("dqn")] * 3, decision="majority"),
     )
     collect_and_train(env, agent)
-    assert {"member0/epsilon", "member1/epsilon"} <= set(agent.last_train_metrics)
+    assert {"member0/epsilon", "member2/epsilon"} <= set(agent.last_train_metrics)
     assert set(agent._rl_algorithm.outputs(zeros_from_spec(agent.time_step_spec, 2), ())) == {
-        f"member{i}/q_values" for i in range(2)
+        f"member{i}/q_values" for i in range(3)
     }
 
 

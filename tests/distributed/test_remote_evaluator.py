@@ -396,5 +396,5 @@ def test_a_pool_of_environments_tells_of_its_evaluator_and_ends_it() -> None:
 )
 def test_limits_are_positive(name: str) -> None:
     gin.bind_parameter(f"RemoteEvaluator.{name}", 0)
-    with pytest.raises(ValueError, match=rf"RemoteEvaluator.{name} must be positive.*, got 0"):
+    with pytest.raises(ValueError, match=rf"RemoteEvaluator.{name} must be positive( and whole)?, got 0"):
         RemoteEvaluator(LossyEngine(), 0, WORKER, {})

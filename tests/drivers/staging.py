@@ -124,6 +124,7 @@ class Stage:
             # Only now, since the parts that were held up until here have taken long too; they need a moment to go on. And it
             # is this part that has taken too long then, before the learner has waited too long for it.
             time.sleep(STALL_SECS + 0.1)
+            self.at = awake_secs()  # the limit holds from here on
             self._driver._stall_timeout_secs = STALL_SECS
             self.released.wait(60)
         else:

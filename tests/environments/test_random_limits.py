@@ -109,7 +109,7 @@ class _FlagsInLists(gymnasium.Wrapper):
 def test_flags_may_be_lists_of_one(wrap: Any, actions: int) -> None:
     env = wrap(_FlagsInLists(gymnasium.make("CartPole-v1", disable_env_checker=True)))
     env.reset(seed=1)
-    ends = [bool(env.step(i % 2)[3]) for i in range(actions)]
+    ends = [bool(np.reshape(env.step(i % 2)[3], ())) for i in range(actions)]
     assert ends == [False] * (actions - 1) + [True]
 
 
