@@ -79,6 +79,19 @@ def _short(bound: np.ndarray) -> Any:
     return bound.flat[0].item() if (bound == bound.flat[0]).all() else bound.tolist()
 
 
+def _called(given: Any, what: str) -> list[Callable[..., Any]]:
+    """What is to be called with trajectories, as a list; raises ValueError where something in it cannot be."""
+    if given is None:
+        return []
+    if callable(given) or not isinstance(given, Sequence):
+        raise ValueError(f"{what} must be a list of what is called with trajectories, or None; got {given!r}.")
+    for i, one in enumerate(given):
+        if isinstance(one, type) or not callable(one):
+            kind = "a class: give an object of it" if isinstance(one, type) else "nothing that can be called"
+            raise ValueError(f"{what}[{i}] is called with trajectories; {one!r} is {kind}.")
+    return list(given)
+
+
 class Driver:
     """Moves data between environments, an algorithm, metrics and observers."""
 
@@ -91,14 +104,14 @@ class Driver:
         metrics: Sequence[Callable[..., Any]] | None,
     ) -> None:
         self._algorithm = algorithm
-        self._observers = list(observers or [])
+        self._observers = _called(observers, "observers")
         standard: list[Any] = [
             NumberOfEpisodes(),
             EnvironmentSteps(),
             AverageReturnMetric(num_envs=num_envs, env_batch_size=batch_size),
             AverageEpisodeLengthMetric(num_envs=num_envs, env_batch_size=batch_size),
         ]
-        self._metrics: list[Any] = [*standard, *(metrics or [])]
+        self._metrics: list[Any] = [*standard, *_called(metrics, "metrics")]
         self._restarts_before = 0.0
         self._timings_before = Timings()
 

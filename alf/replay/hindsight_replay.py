@@ -16,6 +16,7 @@ from alf.replay.sampling import Sample, View
 from alf.replay.uniform_replay import UniformReplay
 from alf.utils.common import broadcast_mask, zeros_from_spec
 from alf.utils.devices import for_host
+from alf.utils.value_kinds import is_scalar
 
 _GOALS = ("achieved_goal", "desired_goal")
 _PROBES = 16
@@ -86,13 +87,19 @@ class HindsightReplay(UniformReplay):
                 "exp_replayer='hindsight' needs observations with the fields 'achieved_goal' and 'desired_goal'; there are "
                 f"{fields or 'none'}."
             )
-        if not 0.0 <= share <= 1.0 or horizon < 1:
-            raise ValueError(f"HindsightReplay needs share in [0, 1] and horizon >= 1; got {share} and {horizon}.")
+        if not (is_scalar(share, float) and 0.0 <= share <= 1.0) or not (is_scalar(horizon, int) and horizon >= 1):
+            raise ValueError(
+                f"HindsightReplay needs share in [0, 1] and a whole number horizon >= 1; got {share!r} and {horizon!r}."
+            )
+        if not callable(reward_fn):
+            raise ValueError(
+                f"HindsightReplay needs a function reward_fn of the goals achieved and desired; got {reward_fn!r}."
+            )
         self._check_stored(experience_spec)
         self._reward_fn = reward_fn
         self._shape_reward: Callable[[tf.Tensor], tf.Tensor] | None = None
         self._share = share
-        self._horizon = horizon
+        self._horizon = int(horizon)
         self._others = 0
 
     def observe(self, exp: Experience) -> None:

@@ -178,3 +178,24 @@ def test_policy_driver_plays_greedily_counts_episodes_and_trains_nothing() -> No
         PolicyDriver(env, algorithm, mode=9)
     with pytest.raises(ValueError, match="not a batched environment"):
         PolicyDriver(object(), algorithm)
+
+
+@pytest.mark.parametrize("what", ["observers", "metrics"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (print, r"must be a list of what is called with trajectories, or None; got <built-in function print>\."),
+        (3, r"must be a list of what is called with trajectories, or None; got 3\."),
+        ([print, None], r"\[1\] is called with trajectories; None is nothing that can be called\."),
+        (
+            [NumberOfEpisodes],
+            r"\[0\] is called with trajectories; <class '.*NumberOfEpisodes'> is a class: give an object of it\.",
+        ),
+    ],
+    ids=["a function", "a number", "None in it", "a class"],
+)
+def test_what_cannot_be_called_is_told_before_anything_starts(what: str, given: Any, told: str) -> None:
+    env = CountingEnvironment(1)
+    with pytest.raises(ValueError, match=f"^{what} ?{told}"):
+        SyncOffPolicyDriver(env, CountingAlgorithm(env), unroll_length=2, **{what: given})
+    env.close()

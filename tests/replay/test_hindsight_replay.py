@@ -60,7 +60,7 @@ def filled(capacity: int, **kwargs: Any) -> tuple[HindsightReplay, Ring]:
     return replayer, ring
 
 
-def future(ring: Ring, at: At, horizon: int) -> list[int]:
+def future(ring: Ring, at: At, horizon: float) -> list[int]:
     """The later steps of the episode that are held without a gap, and near enough, by walking on."""
     found, number = [], at.number
     while number % PERIOD != PERIOD - 1 and len(found) < horizon and At(at.stream, number + 1) in ring.held[at.stream]:
@@ -96,8 +96,8 @@ def test_a_reward_function_of_another_task_is_warned_of_once(logged: list[str]) 
 
 
 @pytest.mark.parametrize("length", [2, 3, 7])
-@pytest.mark.parametrize(("capacity", "horizon"), [(100, 50), (23, 50), (100, 2)])
-def test_goals_are_of_the_future_of_the_same_episode(length: int, capacity: int, horizon: int) -> None:
+@pytest.mark.parametrize(("capacity", "horizon"), [(100, 50), (23, 50), (100, 2.0)], ids=["all held", "lately", "near"])
+def test_goals_are_of_the_future_of_the_same_episode(length: int, capacity: int, horizon: float) -> None:
     replayer, ring = filled(capacity, share=0.7, horizon=horizon)
     sample = replayer.sample(replayer.view(length), 4000, length, tf.constant([3, 4]))
     exp = tf.nest.map_structure(lambda x: x.numpy(), sample.experience)
@@ -157,9 +157,18 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match=r"there are \['achieved_goal'\]"):
         HindsightReplay(SPEC._replace(observation={"achieved_goal": goal}), 2)
     spec = SPEC._replace(observation={"achieved_goal": goal, "desired_goal": goal})
-    for wrong in ({"share": 1.5}, {"horizon": 0}):
-        with pytest.raises(ValueError, match=r"share in \[0, 1\] and horizon >= 1"):
+    for wrong in (
+        {"share": 1.5},
+        {"horizon": 0},
+        {"share": "0.5"},
+        {"share": None},
+        {"horizon": 2.5},
+        {"horizon": "9"},
+    ):
+        with pytest.raises(ValueError, match=r"share in \[0, 1\] and a whole number horizon >= 1; got .*(0\.8|50)"):
             HindsightReplay(spec, 2, **wrong)
+    with pytest.raises(ValueError, match=r"needs a function reward_fn of the goals achieved and desired; got None"):
+        HindsightReplay(spec, 2, reward_fn=None)
 
 
 def test_reward_of_sparse_goal_tasks() -> None:
