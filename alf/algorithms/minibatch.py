@@ -93,7 +93,7 @@ def _bootstrap_row(experience: Experience) -> Experience:
 
 def _row(nest: Nest) -> Nest:
     """[B', ...] as one row [B', 1, ...]."""
-    return tf.nest.map_structure(lambda x: x[:, tf.newaxis], nest)
+    return tf.nest.map_structure(lambda x: tf.expand_dims(x, 1), nest)
 
 
 def with_last_row(sampled: Experience, preprocess: Callable[[Experience], Experience]) -> tuple[Experience, bool]:

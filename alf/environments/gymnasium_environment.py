@@ -12,7 +12,7 @@ from absl import logging
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from tf_agents.trajectories import time_step as ts
 
-from alf.environments import spaces
+from alf.environments import sole_use, spaces
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.phases import tell_phase
 
@@ -106,7 +106,10 @@ class GymnasiumEnvironment(BatchedEnvironment):
 
     def close(self) -> None:
         """Closes the environment, or vector of environments."""
-        self._env.close()
+        try:
+            self._env.close()
+        finally:
+            sole_use.end(self)
 
     def _rows_info(self) -> Mapping[str, Any]:
         """What the rows tell, by name, in arrays [B] or numbers for all."""
@@ -166,10 +169,11 @@ class SingleEnvironment(GymnasiumEnvironment):
           seeds: one integer for the first reset, or None.
 
         Raises:
-          ValueError: see `GymnasiumEnvironment`.
+          ValueError: see `GymnasiumEnvironment`; or the environment is stepped already.
         """
         super().__init__(env.observation_space, env.action_space, 1, seeds)
         self._env = env
+        sole_use.begin(env, self)
         self._convert = spaces.observation_converter(env.observation_space, single=True)
         self._to_env = spaces.action_converter(env.action_space, single=True)
         self._done = True
@@ -220,7 +224,7 @@ class VectorEnvironment(GymnasiumEnvironment):
 
         Raises:
           ValueError: a space without a spec, an autoreset mode that cannot give LAST and FIRST of a row, or actions that
-            Gymnasium cannot share out to rows.
+            Gymnasium cannot share out to rows, or an environment that is stepped already.
         """
         gymnasiums_own = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         if gymnasiums_own and spaces.has_empty_part(env.single_action_space):
@@ -232,6 +236,7 @@ class VectorEnvironment(GymnasiumEnvironment):
         shown = spaces.channels_last(observed) if channels_first else observed
         super().__init__(shown, env.single_action_space, env.num_envs, seeds)
         self._env = next_step_autoreset(env)
+        sole_use.begin(self._env, self)
         self._step_env: Callable[[Any], tuple[Any, ...]] = self._env.step
         self._convert = spaces.images_to_channels_last if channels_first else spaces.observation_converter(observed)
         self._to_env = spaces.action_converter(env.single_action_space)

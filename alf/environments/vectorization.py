@@ -224,11 +224,6 @@ def _sync(
     made = [first]
     try:
         made.extend(make_env() for _ in range(size - 1))
-        if len({id(env.unwrapped) for env in made}) < size:
-            raise ValueError(
-                f"What makes the environments gave one of them, {first.unwrapped}, for several of {size} rows, which would step "
-                "each other's: let it make a new one at each call."
-            )
         rows = [functools.partial(ToldInfo, env) for env in made]
         return VectorEnvironment(SyncVectorEnv(rows, copy=False), seeds)
     except BaseException:

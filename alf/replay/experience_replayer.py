@@ -52,8 +52,7 @@ def _batch_major(exp: Experience) -> Experience:
     def transpose(x: tf.Tensor) -> tf.Tensor:
         q, t, b = x.shape[:3]
         if q == 1:
-            x = tf.transpose(x[0], [1, 0, *range(2, x.shape.rank - 1)])
-            return x
+            return tf.transpose(tf.squeeze(x, 0), [1, 0, *range(2, x.shape.rank - 1)])
         x = tf.transpose(x, [0, 2, 1, *range(3, x.shape.rank)])
         return tf.reshape(x, [q * b, t, *x.shape[3:]])
 
@@ -100,4 +99,4 @@ class CyclicOneTimeExperienceReplayer(OnetimeExperienceReplayer):
 
 def stack_segments(segments: list[Experience]) -> Experience:
     """Q segments [T, B, ...] as one batch [Q, T, B, ...], bootstraps [B, ...] included."""
-    return tf.nest.map_structure(lambda *x: x[0][tf.newaxis] if len(x) == 1 else tf.stack(x), *segments)
+    return tf.nest.map_structure(lambda *x: tf.expand_dims(x[0], 0) if len(x) == 1 else tf.stack(x), *segments)

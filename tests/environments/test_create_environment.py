@@ -266,7 +266,9 @@ def test_one_environment_is_not_several_rows(wrap: Any) -> None:
             closed.append(1)
 
     env = Closed()
-    with pytest.raises(ValueError, match=r"for several of 3 rows, .* make a new one at each call"):
+    with pytest.raises(
+        ValueError, match=r"Of 3 environments several are the same object, such as .* make a new one at each call"
+    ):
         create_environment(lambda: wrap(env), num_parallel_environments=3)
     assert closed
     create_environment(lambda: wrap(env), nonparallel=True).close()
