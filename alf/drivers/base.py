@@ -79,6 +79,12 @@ def _short(bound: np.ndarray) -> Any:
     return bound.flat[0].item() if (bound == bound.flat[0]).all() else bound.tolist()
 
 
+_OBJECTS = {
+    "metrics": "a metric is an object with a name and a result()",
+    "observers": "an observer is an object or a function",
+}
+
+
 def _called(given: Any, what: str) -> list[Callable[..., Any]]:
     """What is to be called with trajectories, as a list; raises ValueError where something in it cannot be."""
     if given is None:
@@ -86,9 +92,12 @@ def _called(given: Any, what: str) -> list[Callable[..., Any]]:
     if callable(given) or not isinstance(given, Sequence):
         raise ValueError(f"{what} must be a list of what is called with trajectories, or None; got {given!r}.")
     for i, one in enumerate(given):
-        if isinstance(one, type) or not callable(one):
-            kind = "a class: give an object of it" if isinstance(one, type) else "nothing that can be called"
-            raise ValueError(f"{what}[{i}] is called with trajectories; {one!r} is {kind}.")
+        if isinstance(one, type):
+            raise ValueError(
+                f"{what} of a driver has the class {one.__name__}: {_OBJECTS[what]}, in gin made by @name(), with parentheses."
+            )
+        if not callable(one):
+            raise ValueError(f"{what}[{i}] is called with trajectories, and {one!r} cannot be.")
     return list(given)
 
 

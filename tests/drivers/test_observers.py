@@ -186,10 +186,10 @@ def test_policy_driver_plays_greedily_counts_episodes_and_trains_nothing() -> No
     [
         (print, r"must be a list of what is called with trajectories, or None; got <built-in function print>\."),
         (3, r"must be a list of what is called with trajectories, or None; got 3\."),
-        ([print, None], r"\[1\] is called with trajectories; None is nothing that can be called\."),
+        ([print, None], r"\[1\] is called with trajectories, and None cannot be\."),
         (
             [NumberOfEpisodes],
-            r"\[0\] is called with trajectories; <class '.*NumberOfEpisodes'> is a class: give an object of it\.",
+            r"of a driver has the class NumberOfEpisodes: an? (metric|observer) is an object .*, in gin made by @name\(\)",
         ),
     ],
     ids=["a function", "a number", "None in it", "a class"],
