@@ -70,7 +70,7 @@ docs: $(DOCS)/.made  ## build the documentation site into build/site; a warning 
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
 test-default: $(DEV)/.made  ## all tests but the learning runs, chaos and thorough ones, on the default TensorFlow line
-	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder -m "not learning and not chaos and not thorough" $(PYTEST_FLAGS)
+	$(DEV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not chaos and not thorough" $(PYTEST_FLAGS)
 
 test-oldest: $(OLDEST)/.made  ## the fast tests of what meets TensorFlow, on its oldest line
 	$(OLDEST)/bin/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not learning and not slow and not thorough" $(PYTEST_FLAGS) \

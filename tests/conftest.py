@@ -11,7 +11,6 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 # A GPU sums in another order each time, where no seed of a run forbids it; CUDA_VISIBLE_DEVICES=0 has tests use one.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -28,9 +27,6 @@ import alf  # noqa: F401  (sets TensorFlow up)
 import tensorflow as tf
 
 from tests.awake import awake_secs
-
-# The graphs of thousands of tests are many objects, and going through them more rarely saves a tenth of the time.
-gc.set_threshold(50_000, 20, 20)
 
 # Nothing in alf may depend on the order of a set of strings, so PYTHONHASHSEED is left random on purpose.
 
