@@ -109,7 +109,7 @@ class GymnasiumEnvironment(BatchedEnvironment):
         try:
             self._env.close()
         finally:
-            sole_use.end(self)
+            sole_use.end(self._env, self)
 
     def _rows_info(self) -> Mapping[str, Any]:
         """What the rows tell, by name, in arrays [B] or numbers for all."""

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-_LOCK = threading.Lock()
+# Reentrant: a collection of garbage may close environments wherever it happens.
+_LOCK = threading.RLock()
 # By the id of an environment, which lives as long as who steps it.
 _USERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -25,8 +26,7 @@ def begin(env: gymnasium.Env | VectorEnv, user: object) -> None:
     Raises:
       ValueError: another does already, or one environment is several rows.
     """
-    vector = env.unwrapped
-    used = [row.unwrapped for row in vector.envs] if isinstance(vector, SyncVectorEnv) else [vector]
+    used = _rows(env)
     if any(id(one) in _USERS for one in used):
         # What nobody holds any more may wait for its collection.
         gc.collect()
@@ -45,8 +45,14 @@ def begin(env: gymnasium.Env | VectorEnv, user: object) -> None:
         _USERS.update({id(one): user for one in used})
 
 
-def end(user: object) -> None:
-    """Says that `user` steps nothing any more."""
+def end(env: gymnasium.Env | VectorEnv, user: object) -> None:
+    """Says that `user` steps `env` no more."""
     with _LOCK:
-        for key in [key for key, one in _USERS.items() if one is user]:
-            del _USERS[key]
+        for one in _rows(env):
+            if _USERS.get(id(one)) is user:
+                del _USERS[id(one)]
+
+
+def _rows(env: gymnasium.Env | VectorEnv) -> list[Any]:
+    vector = env.unwrapped
+    return [row.unwrapped for row in vector.envs] if isinstance(vector, SyncVectorEnv) else [vector]
