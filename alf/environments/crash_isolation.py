@@ -333,8 +333,13 @@ class RestartingEnvironment(BatchedEnvironment):
         build = functools.partial(self._factory, seed)
         self._told_phase = None
         if self._step_timeout is not None:
-            self._thread = CallThread("alf-environment")
-            self._env = self._thread.call(build, self._start_timeout())
+            thread = CallThread("alf-environment")
+            try:
+                self._env = thread.call(build, self._start_timeout())
+            except BaseException:
+                thread.stop()
+                raise
+            self._thread = thread
         elif self._restarts:
             self._env = bounded_call(build, _START_TIMEOUT_SECS, "alf-environment-build")
         else:

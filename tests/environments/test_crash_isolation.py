@@ -158,7 +158,7 @@ def test_no_restart_is_allowed_with_limit_0() -> None:
         _play(env, 5)
 
 
-def test_a_factory_that_fails_at_first_raises_at_once() -> None:
+def test_a_factory_that_fails_at_first_raises_at_once(no_leaked_threads: None) -> None:
     calls = []
 
     def make(seed: Seed) -> BatchedEnvironment:
