@@ -176,3 +176,12 @@ def tell_of_one_environment(config: TrainerConfig) -> None:
         "A trainer that collects in turns steps one batched environment of create_environment.num_parallel_environments"
     )
     tell_of_no_effect(config, ["num_envs"], why, "async_off_policy_trainer")
+
+
+def check_workers(config: TrainerConfig, trainer: str, takes_workers: bool) -> None:
+    """Raises ValueError where a run asks for workers of a `trainer` that takes none."""
+    if config.num_workers and not takes_workers:
+        raise ValueError(
+            f"TrainerConfig.num_workers={config.num_workers} is for @async_off_policy_trainer: {trainer} "
+            "collects in its own process only; set num_workers to 0, or take that trainer."
+        )

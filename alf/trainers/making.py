@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import gin
-
 import alf.trainers.configurables  # noqa: F401
 from alf.trainers.config import TrainerConfig
+from alf.trainers.configurations import Configuration
 from alf.trainers.policy_trainer import Trainer
 from alf.utils import gin_utils
 
@@ -21,6 +20,7 @@ def make_trainer(
     """A trainer as `python -m alf.bin.train` has it; its `train` begins a run, or goes on with that of the directory.
 
     The process forgets what gin was told before: close a trainer that was made earlier, as its `train` does in the end.
+    One that has not been built until then never is.
 
     Args:
       gin_files: one or several, each as `gin_utils.find_gin_file` takes it, such as the name of a shipped example.
@@ -31,7 +31,7 @@ def make_trainer(
       GinConfigError: a file or a binding cannot be used.
       ValueError: `TrainerConfig` cannot be made, or has no trainer.
     """
-    gin.clear_config()
+    Configuration.begin()
     files = [gin_files] if isinstance(gin_files, (str, os.PathLike)) else gin_files
     lines = [bindings] if isinstance(bindings, str) else bindings
     gin_utils.parse_gin([os.fspath(file) for file in files], lines)

@@ -21,10 +21,11 @@ from alf.metrics.reporter import StatsReporter
 from alf.trainers import run_facts
 from alf.trainers import seeds as run_seeds
 from alf.trainers.behavior_targets import check_behavior
-from alf.trainers.building import algorithm_ctor, build_algorithm
+from alf.trainers.building import algorithm_ctor, build_algorithm, check_workers
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR as CHECKPOINT_DIR
 from alf.trainers.checkpointing import MetricsState
 from alf.trainers.config import TrainerConfig as TrainerConfig
+from alf.trainers.configurations import Configuration
 from alf.trainers.counts import Count
 from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.improving import Improver
@@ -70,13 +71,10 @@ class Trainer(Improver):
           ValueError: no algorithm is set, or `num_workers` of a trainer that has none.
         """
         algorithm_ctor(config)
-        if config.num_workers and not self._takes_workers:
-            raise ValueError(
-                f"TrainerConfig.num_workers={config.num_workers} is for @async_off_policy_trainer: {type(self).__name__} "
-                "collects in its own process only; set num_workers to 0, or take that trainer."
-            )
+        check_workers(config, type(self).__name__, self._takes_workers)
         super().__init__(config)
         self._root_dir = files.full_path(config.root_dir, "root_dir")
+        self._configuration = Configuration()
         self._lock = RunLock(self._root_dir)
         self._saver = Saver(self._root_dir, config, self._counters)
         self._algorithm: OffPolicyAlgorithm | None = None
@@ -216,6 +214,7 @@ class Trainer(Improver):
     # ---- building ----
 
     def _build(self) -> None:
+        self._configuration.check(self._root_dir)
         config = self._config
         if not config.use_tf_functions:
             tf.config.run_functions_eagerly(True)
@@ -331,6 +330,7 @@ class Trainer(Improver):
         return create_training_environment(**kwargs)
 
     def _make_evaluator(self) -> Evaluator:
+        self._configuration.check(self._root_dir)
         config = self._config
         env_seed, acting_seed = self._evaluation_seeds.spawn(2)
         env = self._create_evaluation_environment(env_seed)

@@ -46,6 +46,18 @@ def test_a_setting_of_the_run_before_is_forgotten(tmp_path):
         gin.query_parameter("TrainerConfig.num_env_steps")
 
 
+def test_a_trainer_is_not_built_by_the_settings_of_a_later_one(tmp_path):
+    first, later = (make_trainer("ac_cart_pole", tmp_path / name, SMALL) for name in ("first", "later"))
+    for call in (first.train, lambda: first.evaluate("1 episodes")):
+        with pytest.raises(RuntimeError, match=r"The trainer of .*/first would be built by the settings of one that"):
+            call()
+    later.train()
+    make_trainer("ac_cart_pole", tmp_path / "third", SMALL).close()
+    with pytest.raises(RuntimeError, match=r"The trainer of .*/later would be built"):
+        later.evaluate("1 episodes")
+    later.close()
+
+
 def test_files_as_paths_and_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     one, other = tmp_path / "one.gin", tmp_path / "other.gin"
