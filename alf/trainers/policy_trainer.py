@@ -50,12 +50,10 @@ class Trainer(Improver):
 
     `train()` does all of it. Its parts can also be called one by one, in one thread: `heatup`, `act`, `train_and_act`,
     `evaluate`, `improve`; `close()` ends what they have begun, and so does leaving a `with` block.
-
     From `initialize`, which all of them call, to `close` the run holds its directory.
 
-    Subclasses make the driver and define one iteration. Everything is written below `config.root_dir`: `train/` and
-    `eval/` event files, `train/algorithm/ckpt-<global counter>`, `configured.gin`. A run with the same root_dir goes on
-    from the newest checkpoint.
+    Subclasses make the driver and define one iteration. Below `config.root_dir` are `train/` and `eval/` event files,
+    `train/algorithm/ckpt-<global counter>` and `configured.gin`. The same root_dir goes on from the newest checkpoint.
     """
 
     # Whether workers can collect for it (`TrainerConfig.num_workers`).
@@ -146,13 +144,15 @@ class Trainer(Improver):
         Raises:
           RunLockedError: another live run writes to the root_dir.
           CheckpointError: the root_dir holds checkpoints of another kind of run, or damaged ones only.
+          RuntimeError: it is closed, and another trainer has gone on with the run.
         """
         # Before the checkpoint is chosen, so that nobody adds one meanwhile; and again after `close`, to evaluate.
         self._lock.acquire()
-        if self._initialized:
-            return
         try:
-            self._build()
+            if not self._initialized:
+                self._build()
+            elif self._ended:
+                self._saver.check_alone()
         except BaseException:
             self.close()
             raise

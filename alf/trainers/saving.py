@@ -121,6 +121,17 @@ class Saver:
         self._saved_steps, self._saved_collected = counters.env_steps, self.collected
         self._saved_secs = time.monotonic()
 
+    def check_alone(self) -> None:
+        """Raises RuntimeError where the run has other checkpoints than this object knows: its own would replace them."""
+        known, found = (
+            [r.name for r in index.records()] for index in (self.checkpointer.index, RunIndex.load(self._root_dir))
+        )
+        if found != known:
+            raise RuntimeError(
+                f"Since this trainer was closed another one has gone on with {self._root_dir}, whose newest checkpoint is "
+                f"{found[-1] if found else None}: make a new trainer of the same configuration, which goes on from there."
+            )
+
     def restore_replay(self) -> None:
         """Fills the replay memory as it was at the restored checkpoint, where it was saved, else with a dataset if there is one.
 

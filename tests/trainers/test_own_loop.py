@@ -78,3 +78,22 @@ def test_a_trainer_that_only_evaluates_leaves_the_run_as_it_is(small_config):
     with config.create_trainer() as trainer:
         trainer.evaluate("1 episodes")
     assert RunIndex.load(config.root_dir).run == before
+
+
+def test_a_closed_trainer_does_not_undo_what_another_one_has_learned_since(small_config):
+    config = small_config(SyncOffPolicyTrainer, checkpoint_interval=0)
+    with config.create_trainer() as closed:
+        closed.train_and_act("1 training_steps")
+    closed.save()
+    closed.close()
+    with config.create_trainer() as later:
+        later.train_and_act("2 training_steps")
+        later.save()
+    for call in (closed.save, lambda: closed.evaluate("1 episodes")):
+        with pytest.raises(
+            RuntimeError, match=r"another one has gone on with .*, whose newest checkpoint is ckpt-3: make"
+        ):
+            call()
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        assert int(trainer.global_counter) == 3
