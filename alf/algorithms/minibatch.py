@@ -28,6 +28,17 @@ class Plan:
     epochs: int
 
 
+def sizes(experience: Experience) -> tuple[int, int]:
+    """B and T of experience [B, T, ...]; ValueError where it has other axes."""
+    shape = experience.step_type.shape
+    if len(shape) != 2:
+        raise ValueError(
+            f"Experience to train from must be [B, T, ...], but its step types are {[*shape]}: give [Q, T, B, ...], "
+            "as of a driver's get_training_exps(), to observe() and call train()."
+        )
+    return int(shape[0]), int(shape[1])
+
+
 def plan(batch: int, length: int, num_updates: int, mini_batch_size: int | None, mini_batch_length: int | None) -> Plan:
     """Checks the sizes for data [batch, length] and returns them.
 

@@ -351,7 +351,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
     ) -> int:
         """Trains on `experience` [B', T, ...] itself; arguments and result as in `train`."""
         begin = time.monotonic()
-        batch, length = experience.step_type.shape[:2]
+        batch, length = minibatch.sizes(experience)
         plan = minibatch.plan(batch, length, num_updates, mini_batch_size, mini_batch_length)
         self._volatile.metrics = self._function((plan,), lambda exp: self._train(exp, plan))(experience)
         self._end_train(begin)

@@ -259,3 +259,18 @@ def test_weights_that_were_learned_in_a_loop_of_ones_own_are_published() -> None
     finally:
         driver.stop()
     assert driver.stats()["lag_mean"] == 0.0
+
+
+def test_segments_as_a_driver_gives_them_are_learned_from_by_observe_and_told_to_train_from() -> None:
+    env = CountingEnvironment(2)
+    algorithm = ppo(env)
+    driver = AsyncOffPolicyDriver([env], algorithm, 0, 4, 1, mode="sync", random_seed=1)
+    driver.start()
+    try:
+        exp, steps = driver.get_training_exps()
+        with pytest.raises(ValueError, match=r"must be \[B, T, \.\.\.\], but its step types are \[1, 4, 2\]: give"):
+            algorithm.train_from(exp)
+        algorithm.observe(exp)
+        assert algorithm.train() == steps
+    finally:
+        driver.stop()
