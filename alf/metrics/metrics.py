@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import gin
@@ -49,14 +49,23 @@ class Resumable(Protocol):
         """Takes over a state."""
 
 
-def check_reported(metric: Any) -> None:
-    """ValueError for what a trainer cannot report, such as a class in the place of its object."""
-    if isinstance(metric, type) or not isinstance(metric, Reported):
-        what = f"the class {metric.__name__}" if isinstance(metric, type) else repr(metric)
-        raise ValueError(
-            f"metrics of a driver has {what}: a metric is an object with a name and a result(), in gin made by @name(), with "
-            "parentheses; a function belongs into observers."
-        )
+def check_reported(metrics: Sequence[Any]) -> None:
+    """ValueError for what a trainer cannot report, such as a class in the place of its object, or the same name twice."""
+    names: list[str] = []
+    for metric in metrics:
+        if isinstance(metric, type) or not isinstance(metric, Reported):
+            what = f"the class {metric.__name__}" if isinstance(metric, type) else repr(metric)
+            raise ValueError(
+                f"metrics of a driver has {what}: a metric is an object with a name and a result(), in gin made by @name(), with "
+                "parentheses; a function belongs into observers."
+            )
+        if metric.name in names:
+            own = f"own/{type(metric).__name__}"
+            raise ValueError(
+                f"A driver has two metrics called {metric.name!r}, of which reports and checkpoints would hold one: give yours "
+                f"another name, in gin by {own}.name = 'Own{metric.name}' for @{own}()."
+            )
+        names.append(metric.name)
 
 
 class StepMetric(abc.ABC):

@@ -194,6 +194,9 @@ class StatsReporter:
           timings: of the driver; the shares since the last summary are `Time/<name>`.
           histograms: by tag.
           agents: whose numbers are `Metrics/<behavior>/<name>`.
+
+        Raises:
+          ValueError: a statistic that was added has the name of another number of this summary.
         """
         now = time.monotonic()
         # At the end of a run, where nothing more was learned: what that takes is no part of the speed of training.
@@ -210,6 +213,11 @@ class StatsReporter:
             self._told_rates = self._rates(step, timings, now)
         scalars.update(self._told_rates)
         user, user_histograms = self._user.drain()
+        taken = {*scalars, *(histograms or {})} & {*user, *user_histograms}
+        if taken:
+            raise ValueError(
+                f"A statistic of your own is called {min(taken)!r}, as one that the run reports: rename it."
+            )
         axes: dict[str, Value] = {STEP: step, "iteration": iteration, "env_steps": env_steps, "episodes": episodes}
         axes |= {"seconds": self.seconds, "wall_time": time.time()}
         row = Row(axes, {**scalars, **user}, averages, {**(histograms or {}), **user_histograms})

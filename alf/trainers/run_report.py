@@ -76,10 +76,9 @@ class RunReport:
           workers: what is known of those that collect in other processes, see `worker_table`; None without any.
 
         Raises:
-          ValueError: a metric of the driver is none.
+          ValueError: a metric of the driver is none, or has the name of another.
         """
-        for metric in driver.get_metrics():
-            check_reported(metric)
+        check_reported(driver.get_metrics())
         self._root_dir = root_dir
         self._share_done = share_done
         self._frames_per_step = frames_per_step

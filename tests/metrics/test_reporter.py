@@ -212,6 +212,16 @@ def test_time_goes_on_where_no_table_tells_it(tmp_path):
     assert found == 70
 
 
+@pytest.mark.parametrize("how", ["AVERAGE", "HISTOGRAM"])
+def test_a_statistic_cannot_take_the_place_of_what_the_run_reports(tmp_path, how):
+    with StatsReporter(str(tmp_path)) as reporter:
+        reporter.add("Losses/own", 1.0, how)
+        reporter.write(1, 1, losses={"loss": 2.0})
+        reporter.add("Losses/loss", 1.0, how)
+        with pytest.raises(ValueError, match="A statistic of your own is called 'Losses/loss'"):
+            reporter.write(2, 2, losses={"loss": 2.0}, histograms={"Losses/loss": Histogram()})
+
+
 def test_names_of_statistics_are_kept_apart_from_the_axes(tmp_path):
     with StatsReporter(str(tmp_path)) as reporter:
         for name in ("global_step", "seconds", " iteration"):

@@ -59,3 +59,12 @@ def test_a_metric_with_a_state_goes_on_where_a_run_is_resumed(small_config):
 def test_what_is_no_metric_is_told_before_anything_is_collected(small_config, metric, what):
     with pytest.raises(ValueError, match=f"metrics of a driver has {what}: a metric is an object with a name"):
         _train(small_config, [metric], 2)
+
+
+def test_a_metric_with_the_name_of_another_is_told_before_anything_is_collected(small_config):
+    own = Actions()
+    own.name = "AverageReturn"
+    with pytest.raises(
+        ValueError, match=r"two metrics called 'AverageReturn', .*own/Actions\.name = 'OwnAverageReturn'"
+    ):
+        _train(small_config, [own], 1)
