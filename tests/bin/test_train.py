@@ -22,7 +22,7 @@ from tests.bin.running import ROOT, SMALL, read_until, run_here, start
 ELSEWHERE = ("off_policy_ac_breakout.gin", "ppo_rnd_mrevenge.gin", "sac_bipedal_walker.gin")
 ELSEWHERE += ("ppo_minigrid.gin", "ppo_bullet_humanoid.gin", "async_ppo_bullet_humanoid.gin")
 ELSEWHERE += ("multi_agent_spread.gin", "multi_agent_rock_paper_scissors.gin", "multi_agent_pursuit.gin")
-ELSEWHERE += ("multi_agent_tic_tac_toe.gin",)
+ELSEWHERE += ("multi_agent_tic_tac_toe.gin", "bc_cart_pole.gin")
 EXAMPLES = sorted(
     p.name
     for p in (ROOT / "examples").glob("*.gin")
@@ -66,7 +66,11 @@ def test_example_runs_and_uses_all_it_binds(example, tmp_path, logged):
         "--gin_param=create_environment.num_parallel_environments=4",
         "--gin_param=TrainerConfig.unroll_length=8",
         "--gin_param=TrainerConfig.num_iterations=2",
-        *(["--gin_param=TrainerConfig.initial_collect_steps=300"] if example.startswith(("dqn_", "sac_")) else []),
+        *(
+            ["--gin_param=TrainerConfig.initial_collect_steps=300"]
+            if example.startswith(("c51_", "dqn_", "sac_"))
+            else []
+        ),
         *(["--gin_param=TrainerConfig.num_steps_per_iter=64"] if example.startswith(("ac_", "icm_", "trac_")) else []),
     )
     assert code == 0, logged

@@ -15,6 +15,7 @@ STATED = {
     "td3_pendulum": -200,
     "sac_cart_pole": 195,
     "dqn_cart_pole": 450,
+    "c51_cart_pole": 450,
     "sarsa_pendulum": -400,
 }
 
