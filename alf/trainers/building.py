@@ -170,6 +170,15 @@ def tell_of_no_effect(config: TrainerConfig, names: Sequence[str], why: str, ins
     logging.warning("%s", message)
 
 
+def refuse_offline(config: TrainerConfig, trainer: str) -> None:
+    """Raises ValueError where nothing is to be collected, which is what the trainer of this name does."""
+    if not config.unroll_length:
+        raise ValueError(
+            f"TrainerConfig.unroll_length=0 collects nothing, and {trainer} learns from what it collects: set "
+            "TrainerConfig.trainer = @sync_off_policy_trainer."
+        )
+
+
 def tell_of_one_environment(config: TrainerConfig) -> None:
     """As `tell_of_no_effect`, of `num_envs` where a trainer has one batched environment."""
     why = (

@@ -94,7 +94,8 @@ class TrainerConfig:
           num_iterations: total of iterations after which training ends, resumed runs included; 0 sets no such limit.
           num_env_steps: environment steps that the learner has got after which training ends; 0 sets no such limit.
             The first limit that is reached ends training, by at most one iteration too late.
-          unroll_length: T, steps in a segment (on-policy: steps between two updates).
+          unroll_length: T, steps in a segment (on-policy: steps between two updates). 0 collects nothing: training is on the
+            dataset of `load_memory_from_file_path` alone.
           use_rollout_state: start recurrent training from the recorded states.
           use_tf_functions: False runs everything eagerly, to debug.
           checkpoint_interval: iterations between checkpoints; 0 writes none by iterations. One is written at the end in
@@ -235,6 +236,8 @@ class TrainerConfig:
         self._check_schedule()
         if self.exact_resume:
             self._check_exact_resume()
+        if not self.unroll_length:
+            self._check_offline()
         rate = self.samples_per_insert
         if rate is not None and (not 0 < rate < math.inf or self.whole_replay_buffer_training):
             raise ValueError(
@@ -273,6 +276,18 @@ class TrainerConfig:
         if samples and not self.checkpoint_replay:
             raise ValueError(
                 "TrainerConfig.exact_resume with a replay memory needs checkpoint_replay=True: a resumed run goes on with it."
+            )
+
+    def _check_offline(self) -> None:
+        if self.load_memory_from_file_path is None or self.whole_replay_buffer_training:
+            raise ValueError(
+                "TrainerConfig.unroll_length=0 collects nothing, and is for learning from samples of a dataset: set "
+                "load_memory_from_file_path, and whole_replay_buffer_training=False; or unroll_length of at least 1."
+            )
+        if self.samples_per_insert is not None:
+            raise ValueError(
+                f"TrainerConfig.samples_per_insert={self.samples_per_insert} counts what is collected, and unroll_length=0 "
+                "collects nothing: set num_updates_per_train_step."
             )
 
     def _check_schedule(self) -> None:
@@ -320,7 +335,7 @@ _LEAST = {
     "random_seed": 0,
     "num_iterations": 0,
     "num_env_steps": 0,
-    "unroll_length": 1,
+    "unroll_length": 0,
     "checkpoint_interval": 0,
     "checkpoint_max_to_keep": 0,
     "checkpoint_save_secs": 0,

@@ -100,7 +100,7 @@ class Improver(abc.ABC):
         raise ValueError(f"{type(self).__name__} cannot act without training: it defines no _collect.")
 
     def _learn_only(self) -> None:
-        """Learns once, as `_train_iter` does, for an algorithm that takes no action."""
+        """Learns once, as `_train_iter` does, where nothing acts."""
         raise ValueError(f"{type(self).__name__} cannot train without acting: it defines no _learn_only.")
 
     @abc.abstractmethod
@@ -326,10 +326,9 @@ class Improver(abc.ABC):
         if self._signals.heard():
             return False
         self._begin()
-        time_step, policy_state = self._position
-        steps = 0
+        (time_step, policy_state), steps = self._position, 0
         try:
-            if self.algorithm.acts:
+            if self.algorithm.acts and self._config.unroll_length:
                 time_step, policy_state, steps = self._train_iter(self._counters.iterations, policy_state, time_step)
             else:
                 self._learn_only()
@@ -408,10 +407,11 @@ class Improver(abc.ABC):
     def _check_reachable(self, *ends: Count) -> None:
         """Raises GinConfigError when none of `ends` ever comes, since nothing acts."""
         counts_acting = [isinstance(end, (EnvironmentSteps, EnvironmentEpisodes)) for end in ends]
-        if ends and all(counts_acting) and not self.algorithm.acts:
+        idle = "TrainerConfig.unroll_length=0" if self.algorithm.acts else type(self.algorithm).__name__
+        if ends and all(counts_acting) and not (self.algorithm.acts and self._config.unroll_length):
             raise GinConfigError(
-                f"{type(self.algorithm).__name__} takes no action, so {ends[0]} are never reached: give training_steps or "
-                "seconds (TrainerConfig.num_iterations, or Schedule.improve_steps)."
+                f"{idle} takes no action, so {ends[0]} are never reached: give training_steps or seconds "
+                "(TrainerConfig.num_iterations, or Schedule.improve_steps)."
             )
 
     def share_done(self) -> float | None:

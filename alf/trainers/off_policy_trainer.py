@@ -14,6 +14,7 @@ from absl import logging
 from alf import _tf
 from alf.algorithms import minibatch
 from alf.algorithms.behaviors import Behaviors
+from alf.algorithms.normalization import LearnerStatistics
 from alf.data_structures import ActionTimeStep, Nest
 from alf.distributed.environment_pool import EnvironmentPool
 from alf.distributed.pool import WorkerPool
@@ -28,7 +29,7 @@ from alf.replay.hindsight_replay import HindsightReplay
 from alf.replay.memory_use import MemoryUse
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.trainers import remote, remote_environments
-from alf.trainers.building import tell_of_no_effect, tell_of_one_environment
+from alf.trainers.building import refuse_offline, tell_of_no_effect, tell_of_one_environment
 from alf.trainers.config import TrainerConfig
 from alf.trainers.counts import EnvironmentSteps
 from alf.trainers.interrupts import Interrupted
@@ -96,9 +97,27 @@ class OffPolicyTrainer(Trainer):
     def _build(self) -> None:
         super()._build()
         self._tell_of_no_memory()
+        if self.algorithm.acts and not self._config.unroll_length:
+            self._check_offline()
         for use in self.algorithm.memory_uses(self._training()).values():
             if isinstance(use.memory, PrioritizedReplay):
                 use.memory.priorities.check(use.length)
+
+    def _check_offline(self) -> None:
+        """Raises ValueError where nothing is collected, and the dataset does not do."""
+        for part in self.algorithm.submodules:
+            if isinstance(part, LearnerStatistics):
+                raise ValueError(
+                    f"{type(part).__name__} takes its statistics from what is collected, and TrainerConfig.unroll_length=0 "
+                    "collects nothing: leave it out."
+                )
+        for use in self.algorithm.memory_uses(self._training()).values():
+            there = use.memory.num_sequences(use.length)
+            if use.size is not None and there < use.size:
+                raise ValueError(
+                    f"{self._config.load_memory_from_file_path} has {there} sequences of {use.length} steps, fewer than "
+                    f"mini_batch_size={use.size}: record more, or set a smaller one."
+                )
 
     def _check_segments(self) -> None:
         """Raises ValueError where segments that are learned from as a whole cannot be, with the sizes asked for."""
@@ -279,10 +298,10 @@ class SyncOffPolicyTrainer(OffPolicyTrainer):
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()
         tell_of_one_environment(self._config)
-        self._steps_per_run = self._config.unroll_length * envs[0].batch_size
-        return SyncOffPolicyDriver(
-            envs[0], self.algorithm, unroll_length=self._config.unroll_length, random_seed=random_seed
-        )
+        # Where it is 0, what is collected is a heat-up, if anything.
+        length = self._config.unroll_length or 1
+        self._steps_per_run = length * envs[0].batch_size
+        return SyncOffPolicyDriver(envs[0], self.algorithm, unroll_length=length, random_seed=random_seed)
 
     def _train_iter(
         self, iter_num: int, policy_state: Nest, time_step: ActionTimeStep | None
@@ -333,6 +352,7 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
         return (self._config.num_workers or 1) * self._config.num_envs
 
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
+        refuse_offline(self._config, "async_off_policy_trainer")
         self._name_replayer()
         run = self._config, self._seeds.run, self._place
         rows = evaluation_rows(self.schedule.evaluation_steps, envs[0].batch_size)

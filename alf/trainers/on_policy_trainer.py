@@ -10,7 +10,7 @@ from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.base import Driver
 from alf.drivers.on_policy_driver import OnPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.trainers.building import tell_of_no_effect, tell_of_one_environment
+from alf.trainers.building import refuse_offline, tell_of_no_effect, tell_of_one_environment
 from alf.trainers.config import TrainerConfig
 from alf.trainers.policy_trainer import Trainer
 
@@ -42,6 +42,7 @@ class OnPolicyTrainer(Trainer):
             "sync_off_policy_trainer",
         )
         tell_of_one_environment(self._config)
+        refuse_offline(self._config, "on_policy_trainer")
         if isinstance(self.algorithm, Behaviors) and self.algorithm.sampling:
             raise ValueError(
                 f"The behavior {self.algorithm.sampling[0]!r} learns from samples (whole_replay_buffer_training=False), and "

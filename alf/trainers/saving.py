@@ -158,7 +158,8 @@ class Saver:
         if not self._config.checkpoint_replay or not os.path.isdir(directory):
             self.memory_lost = True
             tell = logging.error if self._config.exact_resume else logging.info
-            tell("The checkpoint has no replay memory: the run collects before it learns.")
+            how = "collects before it learns" if self._config.unroll_length else "begins with its dataset again"
+            tell("The checkpoint has no replay memory: the run %s.", how)
             return
         for behavior, replayer in memories.items():
             place = directory if behavior is None else os.path.join(directory, folder_name(behavior))

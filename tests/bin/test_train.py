@@ -22,7 +22,7 @@ from tests.bin.running import ROOT, SMALL, read_until, run_here, start
 ELSEWHERE = ("off_policy_ac_breakout.gin", "ppo_rnd_mrevenge.gin", "sac_bipedal_walker.gin")
 ELSEWHERE += ("ppo_minigrid.gin", "ppo_bullet_humanoid.gin", "async_ppo_bullet_humanoid.gin")
 ELSEWHERE += ("multi_agent_spread.gin", "multi_agent_rock_paper_scissors.gin", "multi_agent_pursuit.gin")
-ELSEWHERE += ("multi_agent_tic_tac_toe.gin", "bc_cart_pole.gin")
+ELSEWHERE += ("multi_agent_tic_tac_toe.gin", "bc_cart_pole.gin", "offline_dqn_cart_pole.gin")
 EXAMPLES = sorted(
     p.name
     for p in (ROOT / "examples").glob("*.gin")

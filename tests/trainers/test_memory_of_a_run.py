@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.algorithms.agent import Agent
+from alf.algorithms.normalization import ObservationNormalizer
 from alf.replay.dataset import DatasetError, Steps, write_dataset
 from alf.replay.experience_replayer import ReplayTooSmallError
 from alf.trainers.counts import EnvironmentEpisodes
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
+from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.phases import Phase
 from tests.replay.q_learning import TinyQ
 
@@ -96,6 +99,79 @@ def test_a_file_that_does_not_fit_ends_the_run_before_it_begins(replay_config, p
             whole_replay_buffer_training=True,
             mini_batch_length=1,
         ).create_trainer().train()
+
+
+# ---- a file, and nothing else ----
+
+
+def test_of_a_dataset_alone_is_learned_without_a_step(replay_config, path):
+    config = replay_config(SyncOffPolicyTrainer, load_memory_from_file_path=path, unroll_length=0, evaluate=True)
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        before = [v.numpy() for v in trainer.algorithm.trainable_variables]
+        trainer.train()
+        assert trainer.counters.iterations == 3
+        assert [int(metric.result()) for metric in trainer.driver.get_step_metrics()] == [0, 0]
+        assert trainer.algorithm.exp_replayer.total_steps == 60
+        trained = zip(before, trainer.algorithm.trainable_variables, strict=True)
+        assert all((old != new.numpy()).any() for old, new in trained)
+
+
+def test_learning_from_a_dataset_alone_is_repeated_where_it_is_resumed(replay_config, path, tmp_path):
+    offline = {"load_memory_from_file_path": path, "unroll_length": 0}
+    exact = {"exact_resume": True, "checkpoint_replay": True, "checkpoint_interval": 2}
+
+    def run(root, iterations):
+        config = replay_config(
+            SyncOffPolicyTrainer, root_dir=str(tmp_path / root), num_iterations=iterations, **offline, **exact
+        )
+        with config.create_trainer() as trainer:
+            trainer.train()
+        return [v.numpy() for v in trainer.algorithm.variables]
+
+    whole = run("whole", 4)
+    run("halves", 2)
+    for one, other in zip(whole, run("halves", 4), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "settings", "told"),
+    [
+        (
+            SyncOffPolicyTrainer,
+            {"load_memory_from_file_path": None},
+            "is for learning from samples of a dataset: set load_",
+        ),
+        (
+            SyncOffPolicyTrainer,
+            {"whole_replay_buffer_training": True},
+            "set load_memory_from_file_path, and whole_replay",
+        ),
+        (SyncOffPolicyTrainer, {"samples_per_insert": 2.0}, "samples_per_insert=2.0 counts what is collected"),
+        (SyncOffPolicyTrainer, {"num_iterations": 0, "num_env_steps": 9}, "unroll_length=0 takes no action, so 9 env"),
+        (SyncOffPolicyTrainer, {"mini_batch_size": 64}, "has 56 sequences of 2 steps, fewer than mini_batch_size=64"),
+        (AsyncOffPolicyTrainer, {}, "async_off_policy_trainer learns from what it collects: set TrainerConfig.trainer"),
+        (OnPolicyTrainer, {}, "on_policy_trainer learns from what it collects: set TrainerConfig.trainer"),
+    ],
+)
+def test_what_does_not_go_with_a_dataset_alone(replay_config, path, trainer_class, settings, told):
+    with pytest.raises(ValueError, match=told):
+        replay_config(
+            trainer_class, **{"load_memory_from_file_path": path, "unroll_length": 0, **settings}
+        ).create_trainer().train()
+
+
+def test_statistics_that_nothing_is_collected_for_are_refused(replay_config, path):
+    def with_statistics(observation_spec, action_spec, debug_summaries=False):
+        normalizer = ObservationNormalizer(observation_spec)
+        return Agent(observation_spec, action_spec, TinyQ, observation_normalizer=normalizer)
+
+    config = {"algorithm_ctor": with_statistics, "load_memory_from_file_path": path, "unroll_length": 0}
+    with pytest.raises(
+        ValueError, match=r"ObservationNormalizer takes its statistics from what is collected, and Trainer"
+    ):
+        replay_config(SyncOffPolicyTrainer, **config).create_trainer().train()
 
 
 # ---- whole episodes ----
