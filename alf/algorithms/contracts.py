@@ -42,10 +42,7 @@ def check_policy_step(name: str, step: Any, batch_size: int, action_spec: Nest, 
     Raises:
       ValueError: it is no PolicyStep, or its action, state or info is not as it must be.
     """
-    if getattr(step, "_fields", None) != PolicyStep._fields:
-        raise ValueError(f"{name}: rollout gave {type(step).__name__}; it gives a PolicyStep(action, state, info).")
-    _check_nest(f"{name}: rollout gave an action", step.action, batch_size, action_spec, "action_spec")
-    _check_nest(f"{name}: rollout gave a state", step.state, batch_size, state_spec, "train_state_spec")
+    _check_step(f"{name}: rollout", step, batch_size, action_spec, state_spec, "train_state_spec")
     for leaf in tf.nest.flatten(step.info):
         shape = leaf.batch_shape if nest_utils.is_distribution(leaf) else getattr(leaf, "shape", None)
         if shape is None or tf.TensorShape(shape)[:1].as_list() != [batch_size]:
@@ -53,6 +50,31 @@ def check_policy_step(name: str, step: Any, batch_size: int, action_spec: Nest, 
                 f"{name}: rollout gave an info that has {_told(leaf)} for a batch of {batch_size}: an info is a nest of tensors "
                 "and distributions whose first axis is the batch, and () where there is nothing to record."
             )
+
+
+def check_prediction(name: str, step: Any, batch_size: int | None, action_spec: Nest, state_spec: Nest) -> None:
+    """Checks what `predict` gave for a batch, whose info is not looked at.
+
+    Args:
+      name: of the algorithm.
+      step: what was given.
+      batch_size: B; None where any will do.
+      action_spec: specs that the action [B, ...] must have.
+      state_spec: specs that the recurrent state [B, ...] must have.
+
+    Raises:
+      ValueError: it is no PolicyStep, or its action or state is not as it must be.
+    """
+    _check_step(f"{name}: predict", step, batch_size, action_spec, state_spec, "predict_state_spec")
+
+
+def _check_step(
+    given: str, step: Any, batch_size: int | None, action_spec: Nest, state_spec: Nest, name_of_state: str
+) -> None:
+    if getattr(step, "_fields", None) != PolicyStep._fields:
+        raise ValueError(f"{given} gave {type(step).__name__}; it gives a PolicyStep(action, state, info).")
+    _check_nest(f"{given} gave an action", step.action, batch_size, action_spec, "action_spec")
+    _check_nest(f"{given} gave a state", step.state, batch_size, state_spec, name_of_state)
 
 
 def refuse_other_goals(algorithm: tf.Module) -> None:
@@ -63,7 +85,7 @@ def refuse_other_goals(algorithm: tf.Module) -> None:
     )
 
 
-def _check_nest(given: str, nest: Nest, batch_size: int, specs: Nest, of: str) -> None:
+def _check_nest(given: str, nest: Nest, batch_size: int | None, specs: Nest, of: str) -> None:
     if not nest_utils.same_structure(nest, specs):
         raise ValueError(
             f"{given} {_told_nest(nest)}, but {of} is {_told_nest(specs)}: they must have the same structure."
@@ -73,7 +95,8 @@ def _check_nest(given: str, nest: Nest, batch_size: int, specs: Nest, of: str) -
         dtype = getattr(leaf, "dtype", None)
         if dtype is None or tf.as_dtype(dtype) != spec.dtype or not wanted.is_compatible_with(leaf.shape):
             raise ValueError(
-                f"{given} with {_told(leaf)}, but for a batch of {batch_size} {of} asks for {spec.dtype.name} {tuple(wanted)}."
+                f"{given} with {_told(leaf)}, but for a batch of {'any size' if batch_size is None else batch_size} {of} asks "
+                f"for {spec.dtype.name} {tuple(wanted)}."
             )
 
 

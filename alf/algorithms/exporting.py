@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from alf.algorithms.contracts import check_prediction
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
 from alf.export.policy import ExportablePolicy, ExportError, Leaf, Tensors, leaves_of, named
@@ -101,9 +102,11 @@ class _Functions:
 
     def _predict(self, inputs: Tensors) -> PolicyStep:
         algorithm = self._algorithm
-        return self._step(
+        step = self._step(
             inputs, algorithm.predict_state_spec, lambda t, s: algorithm.predict(t, s, epsilon_greedy=0.0)
         )
+        check_prediction(algorithm.name, step, None, algorithm.action_spec, algorithm.predict_state_spec)
+        return step
 
     def _rollout(self, inputs: Tensors) -> PolicyStep:
         algorithm = self._algorithm

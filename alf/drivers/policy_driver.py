@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
+from alf.algorithms.contracts import check_prediction
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, ON_POLICY_TRAINING, RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep, TimeStep
 from alf.drivers.base import Driver, batched, check_env
@@ -325,13 +326,16 @@ class PolicyDriver(Driver):
         return function
 
     def _act_once(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:
-        time_step = self._algorithm.transform_timestep(time_step)
+        algorithm = self._algorithm
+        time_step = algorithm.transform_timestep(time_step)
         state = reset_state_at_first(state, time_step.step_type)
         with rng.scope(seed):
             if self._predicts:
-                policy_step = self._algorithm.predict(time_step, state, self._epsilon_greedy)
+                policy_step = algorithm.predict(time_step, state, self._epsilon_greedy)
+                specs = algorithm.action_spec, algorithm.predict_state_spec
+                check_prediction(algorithm.name, policy_step, self._env.batch_size, *specs)
             else:
-                policy_step = self._algorithm.rollout(time_step, state, OFF_POLICY_TRAINING)
+                policy_step = algorithm.rollout(time_step, state, OFF_POLICY_TRAINING)
         return PolicyStep(policy_step.action, policy_step.state, ())
 
     def _act_in_loop(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:

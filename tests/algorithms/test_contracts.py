@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.exporting import exportable
 from alf.data_structures import LossInfo, PolicyStep
+from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
 from tests.algorithms.networks import feed_forward, specs_of
 from tests.algorithms.test_train_metrics import collected
@@ -24,7 +26,9 @@ class Own(ActorCriticAlgorithm):
     def __init__(self, change: Any = lambda x: x, change_loss: Any = lambda x: x) -> None:
         tf.keras.utils.set_random_seed(4)
         obs, act = specs_of(PolicyUnittestEnv(3, 5, seed=0))
-        super().__init__(obs, act, *feed_forward(obs, act), optimizer=tf.keras.optimizers.legacy.SGD(1.0), name="Own")
+        super().__init__(
+            obs, act, *feed_forward(obs, act), optimizer=tf.keras.optimizers.legacy.SGD(1.0), name=type(self).__name__
+        )
         self._change = change
         self._change_loss = change_loss
 
@@ -68,6 +72,50 @@ def test_what_rollout_gives_is_checked(change: Any, message: str) -> None:
 def test_numpy_and_namedtuples_of_the_same_fields_will_do() -> None:
     twin = namedtuple("twin", PolicyStep._fields)
     _ = Own(lambda s: twin(np.zeros([2, 1], np.int64), (), {"a": np.zeros([2, 3], np.float32)})).experience_spec
+
+
+class Predicting(Own):
+    """Only what `predict` gives is changed."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self._change_prediction = change
+
+    def predict(self, inputs: Any, state: Any = None, epsilon_greedy: float = 0.0) -> Any:
+        return self._change_prediction(super().predict(inputs, state, epsilon_greedy))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: None, r"NoneType; it gives a PolicyStep\(action, state, info\)"),
+        (lambda s: s.action, "SymbolicTensor; it gives a PolicyStep"),
+        (
+            lambda s: s._replace(action=tf.cast(s.action, tf.int32)),
+            r"an action with int32 .*, but for a batch of {} action_spec asks for int64 \(.*, 1\)\.$",
+        ),
+        (
+            lambda s: s._replace(action=s.action[:, tf.newaxis]),
+            r"an action with int64 \(.*, 1, 1\), but for a batch of {} action_spec asks for int64",
+        ),
+        (
+            lambda s: s._replace(state=tf.zeros([2, 3])),
+            r"a state float32 \(2, 3\), but predict_state_spec is \(\)",
+        ),
+    ],
+)
+def test_what_predict_gives_is_checked_where_it_is_played_and_exported(change: Any, message: str) -> None:
+    algorithm, env = Predicting(change), PolicyUnittestEnv(3, 5, seed=0)
+    with pytest.raises(ValueError, match=f"^Predicting: predict gave {message.format(3)}"):
+        PolicyDriver(env, algorithm).predict(1)
+    policy = exportable(algorithm)
+    function = tf.function(policy.functions["action"], autograph=False)
+    with pytest.raises(ValueError, match=f"^Predicting: predict gave {message.format('any size')}"):
+        function.get_concrete_function({leaf.name: leaf.tensor_spec() for leaf in policy.inputs})
+
+
+def test_the_info_of_a_prediction_may_be_anything() -> None:
+    PolicyDriver(PolicyUnittestEnv(3, 5, seed=0), Predicting(lambda s: s._replace(info=1))).predict(1)
 
 
 @pytest.mark.parametrize(
