@@ -5,15 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 
 from alf.algorithms.network_kinds import build_network
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.predictions import outputs_of
 from alf.algorithms.stored_steps import time_steps_of
-from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
+from alf.data_structures import (
+    ActionTimeStep,
+    Experience,
+    LossInfo,
+    Nest,
+    PolicyStep,
+    StepType,
+    TrainingInfo,
+    namedtuple,
+)
 from alf.networks.calling import call_network
-from alf.replay.dataset import DatasetReplayer, Steps, checked, read_dataset, sequences
+from alf.replay.dataset import DatasetError, DatasetReplayer, Steps, checked, read_dataset, sequences
 from alf.utils import dist_utils, nest_utils
 from alf.utils.action_masks import ActionMasks, Splitter
 from alf.utils.common import check_sizes, is_stateless
@@ -60,7 +70,7 @@ class BcAlgorithm(OffPolicyAlgorithm):
         Raises:
           ValueError: `sequence_length` is no whole number of at least 1.
           DatasetError: the file cannot be read, or the steps are of other observations or actions, no whole episodes, or
-            hold numbers that are not finite.
+            hold numbers that are not finite or actions that the mask of their observation forbids.
         """
         check_sizes(sequence_length=sequence_length)
         actor = build_network(actor_network)
@@ -76,11 +86,14 @@ class BcAlgorithm(OffPolicyAlgorithm):
         self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
         self._actor_network = actor
         self._entropy_regularization = entropy_regularization
+        told = f"The dataset {dataset}" if isinstance(dataset, str) else "The dataset"
         if isinstance(dataset, str):
             steps = read_dataset(dataset, observation_spec, action_spec)
         else:
-            steps = checked(dataset, observation_spec, action_spec, "The dataset")
-        self._volatile.replayer = DatasetReplayer(sequences(self._experience_of(steps), sequence_length))
+            steps = checked(dataset, observation_spec, action_spec, told)
+        experience = self._experience_of(steps)
+        _check_allowed(told, experience, self._action_masks)
+        self._volatile.replayer = DatasetReplayer(sequences(experience, sequence_length))
 
     @property
     def acts(self) -> bool:
@@ -130,6 +143,33 @@ class BcAlgorithm(OffPolicyAlgorithm):
         if self._entropy_regularization:
             loss -= self._entropy_regularization * for_gradient
         return LossInfo(loss=loss, extra={"log_prob": log_prob, "entropy": entropy})
+
+
+def _check_allowed(name: str, experience: Experience, masks: ActionMasks) -> None:
+    """Raises DatasetError where recorded steps [N, ...] have an action that nothing allowed: its likelihood stays 0.
+
+    Args:
+      name: of what holds them, in messages.
+      experience: with transformed observations.
+      masks: of actions, of what is in them.
+    """
+    allowed, actions = masks.allowed(experience.observation), tf.nest.flatten(experience.action)
+    # Masks that do not fit, and more actions than one, are told where the network is run.
+    if allowed is None or len(actions) != 1 or not actions[0].dtype.is_integer:
+        return
+    action = tf.cast(tf.reshape(actions[0], [len(actions[0]), -1]), tf.int32)
+    allowed = tf.reshape(allowed, [len(action), -1, allowed.shape[-1]])
+    if allowed.shape[1] != action.shape[1] or tf.reduce_max(action) >= allowed.shape[-1]:
+        return
+    forbidden = (
+        ~tf.gather(allowed, action, batch_dims=2).numpy() & (experience.step_type != StepType.LAST).numpy()[:, None]
+    )
+    if forbidden.any():
+        row, choice = (int(i) for i in np.argwhere(forbidden)[0])
+        raise DatasetError(
+            f"{name} has action {int(action[row, choice])} at step {row}, which the mask of its observation forbids, so that "
+            "no policy could take it: correct the mask, or leave out the episode."
+        )
 
 
 def _squared(predicted: tf.Tensor, action: tf.Tensor) -> tf.Tensor:

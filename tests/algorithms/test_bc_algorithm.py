@@ -24,6 +24,7 @@ from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv, RNNPo
 from alf.replay.dataset import DatasetError, Steps, write_dataset
 from alf.trainers.config import TrainerConfig
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from alf.utils.action_masks import split_mask
 from tests.algorithms import networks
 from tests.algorithms.loss_cases import numeric_gradient
 
@@ -137,6 +138,56 @@ def test_steps_that_are_no_dataset_are_told(change: Any, said: str) -> None:
     env = PolicyUnittestEnv(1, EPISODE, seed=0)
     with pytest.raises(DatasetError, match=f"The dataset .*{said}"):
         make(env, change(expert(env, 2)))
+
+
+def masked_steps(mask: list[list[Any]], shape: tuple[int, ...]) -> tuple[Any, Any, Steps]:
+    """The specs, and an episode in which actions 2, 0, 1 were taken, and one whose only action was 1."""
+    mask_of = np.asarray(mask, np.int8).reshape(6, *shape, 3)
+    specs = {"seen": tf.TensorSpec([1], tf.float32), "mask": tf.TensorSpec([*shape, 3], tf.int8)}
+    action_spec = BoundedTensorSpec(shape, tf.int64, 0, 2)
+    observation = {"seen": np.zeros([6, 1], np.float32), "mask": mask_of}
+    action = np.array([2, 0, 1, 0, 1, 0]).reshape(6, *shape)
+    return specs, action_spec, Steps(np.array([0, 1, 1, 2, 0, 2]), np.zeros(6), np.ones(6), observation, action)
+
+
+def masked_actor(observation_spec: Any, action_spec: Any, steps: Any) -> BcAlgorithm:
+    actor = networks.feed_forward(observation_spec["seen"], action_spec)[0]
+    return BcAlgorithm(
+        observation_spec,
+        action_spec,
+        actor,
+        steps,
+        optimizer=tf.keras.optimizers.legacy.Adam(1e-2),
+        observation_and_action_constraint_splitter=split_mask,
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_recorded_actions_that_are_forbidden_are_told(shape: tuple[int, ...], tmp_path: pathlib.Path) -> None:
+    """Their likelihood stays 0 whatever is learned; it was a loss of 1e10, and a gradient of the allowed ones."""
+    # What nothing allows allows all, and what is after an end was never done.
+    mask = [[0, 0, 1], [0, 0, 0], [5, 1, 0], [0, 1, 1], [0, 1, 0], [0, 1, 0]]
+    algorithm = masked_actor(*masked_steps(mask, shape))
+    algorithm.train(mini_batch_size=6, clear_replay_buffer=False)
+    assert 0.0 <= float(algorithm.last_train_metrics["loss"]) < 10.0
+    mask[2] = [5, 0, 0]
+    observation_spec, action_spec, steps = masked_steps(mask, shape)
+    path = str(tmp_path / "masked.npz")
+    write_dataset(path, steps)
+    for dataset, name in ((steps, "The dataset"), (path, f"The dataset {path}")):
+        with pytest.raises(DatasetError, match=f"^{name} has action 1 at step 2, which the mask .* forbids"):
+            masked_actor(observation_spec, action_spec, dataset)
+
+
+def test_each_choice_has_its_own_row_of_the_mask() -> None:
+    step_type, none = np.array([0, 1, 2]), np.zeros(3)
+    mask = np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]], [[0, 0], [0, 0]]], np.int8)
+    specs = {"seen": tf.TensorSpec([1], tf.float32), "mask": tf.TensorSpec([2, 2], tf.int8)}
+    action_spec = BoundedTensorSpec([2], tf.int64, 0, 1)
+    observation = {"seen": np.zeros([3, 1], np.float32), "mask": mask}
+    masked_actor(specs, action_spec, Steps(step_type, none, none, observation, np.array([[0, 1], [1, 0], [0, 0]])))
+    with pytest.raises(DatasetError, match="has action 1 at step 1"):
+        masked_actor(specs, action_spec, Steps(step_type, none, none, observation, np.array([[0, 1], [1, 1], [0, 0]])))
 
 
 def test_an_agent_has_nothing_to_compose_of_it() -> None:
