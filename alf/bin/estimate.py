@@ -100,7 +100,7 @@ def estimate(root_dir: str, which: str, dataset: str, epsilon: float = 0.0, gamm
         "steps": int(np.sum(steps.step_type != StepType.LAST)),
         "epsilon_greedy": epsilon,
         "gamma": gamma,
-        "effective_episodes": estimators.effective_episodes(episodes.weight),
+        "effective_episodes": estimators.effective_episodes(episodes.relative_weight),
         "estimates": {name: _finite(one._asdict()) for name, one in found.items()},
         "versions": versions(),
     }

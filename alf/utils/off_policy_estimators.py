@@ -28,13 +28,23 @@ class Episodes(NamedTuple):
     """What single episodes contribute, float64 [E].
 
     Fields: returns, as they were played; weight, the product of the ratios; per_decision and doubly_robust, their
-    estimates; doubly_robust is None without values.
+    estimates; doubly_robust is None without values; log_weight, the logarithm of weight, of which many steps make 0 or
+    infinity.
     """
 
     returns: np.ndarray
     weight: np.ndarray
     per_decision: np.ndarray
     doubly_robust: np.ndarray | None
+    log_weight: np.ndarray | None = None
+
+    @property
+    def relative_weight(self) -> np.ndarray:
+        """The weights as shares of the largest; zeros where all are 0."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.weight) if self.log_weight is None else self.log_weight
+        largest = logs.max()
+        return np.zeros_like(logs) if largest == -np.inf else np.exp(logs - largest)
 
 
 class Estimate(NamedTuple):
@@ -69,17 +79,16 @@ def contributions(
     reward, log_ratio = np.asarray(reward, np.float64), np.asarray(log_ratio, np.float64)
     baseline = None if value is None else np.asarray(value, np.float64)
     after = baseline if q_value is None else np.asarray(q_value, np.float64)
-    returns, weights, per_decision, robust = (np.zeros(len(begins)) for _ in range(4))
-    for e, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-        acted = slice(begin, end)
-        discounted = gamma ** np.arange(end - begin) * reward[begin + 1 : end + 1]
-        so_far = np.exp(np.cumsum(log_ratio[acted]))
-        returns[e], weights[e], per_decision[e] = discounted.sum(), so_far[-1], (so_far * discounted).sum()
-        if baseline is not None and after is not None:
-            robust[e] = _doubly_robust(
-                reward[begin + 1 : end + 1], np.exp(log_ratio[acted]), gamma, baseline[acted], after[acted]
-            )
-    return Episodes(returns, weights, per_decision, None if baseline is None else robust)
+    returns, logs, per_decision, robust = (np.zeros(len(begins)) for _ in range(4))
+    with np.errstate(over="ignore", invalid="ignore"):  # What is infinite by it is no estimate, and is told as such.
+        for e, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            acted, came = slice(begin, end), reward[begin + 1 : end + 1]
+            discounted = gamma ** np.arange(end - begin) * came
+            so_far = np.cumsum(log_ratio[acted])
+            returns[e], logs[e], per_decision[e] = discounted.sum(), so_far[-1], (np.exp(so_far) * discounted).sum()
+            if baseline is not None and after is not None:
+                robust[e] = _doubly_robust(came, np.exp(log_ratio[acted]), gamma, baseline[acted], after[acted])
+        return Episodes(returns, np.exp(logs), per_decision, None if baseline is None else robust, logs)
 
 
 def _doubly_robust(
@@ -98,7 +107,8 @@ def estimates(episodes: Episodes, seed: int = 0) -> dict[str, Estimate]:
       episodes: by `contributions`.
       seed: of the draws that the intervals come from.
     """
-    weighted = episodes.weight * episodes.returns
+    with np.errstate(invalid="ignore"):
+        weighted = episodes.weight * episodes.returns
     linear = {
         "behavior": episodes.returns,
         "importance_sampling": weighted,
@@ -108,7 +118,8 @@ def estimates(episodes: Episodes, seed: int = 0) -> dict[str, Estimate]:
         linear["doubly_robust"] = episodes.doubly_robust
     one = np.ones_like(episodes.weight)
     found = {name: _estimate(each, one, seed) for name, each in linear.items()}
-    found["weighted_importance_sampling"] = _estimate(weighted, episodes.weight, seed)
+    relative = episodes.relative_weight
+    found["weighted_importance_sampling"] = _estimate(relative * episodes.returns, relative, seed)
     return found
 
 

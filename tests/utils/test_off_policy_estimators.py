@@ -132,6 +132,23 @@ def test_actions_that_are_never_taken_leave_nothing_to_weigh() -> None:
     assert ope.effective_episodes(found.weight) == 0.0
 
 
+@pytest.mark.parametrize("each", [-2.0, 2.0])
+def test_many_steps_make_no_weight_vanish_or_overflow(each: float) -> None:
+    """Of 1000 steps the product of the ratios is exp(-2000) or exp(2000), and only its shares count."""
+    steps = 1000
+    step_type = np.tile([0, *[1] * (steps - 1), 2], 3)
+    log_ratio, reward = np.full((3, steps + 1), each), np.zeros((3, steps + 1))
+    log_ratio[:, 0] += np.log([1.0, 2.0, 5.0])
+    reward[:, -1] = [3.0, 4.0, 5.0]
+    found = ope.contributions(step_type, reward.ravel(), log_ratio.ravel(), value=np.zeros(reward.size))
+    estimates = ope.estimates(found)
+    weighted = estimates["weighted_importance_sampling"]
+    assert weighted.mean == pytest.approx((3 + 8 + 25) / 8)
+    assert 3.0 <= weighted.low <= weighted.mean <= weighted.high <= 5.0
+    assert ope.effective_episodes(found.relative_weight) == pytest.approx(64 / 30)
+    assert np.isfinite(estimates["importance_sampling"].mean) == (each < 0.0)
+
+
 def test_the_interval_covers_as_often_as_it_says() -> None:
     episodes = all_episodes()
     p = np.array([chance for chance, *_ in episodes])
