@@ -268,7 +268,7 @@ class Algorithm(tf.Module):
           the LossInfo, whose `loss` is the scalar that was minimised, and the gradients before clipping.
 
         Raises:
-          ValueError: `calc_loss` gave something else than a LossInfo, or a loss of a wrong shape.
+          ValueError: `calc_loss` gave something else than a LossInfo, or a loss of a wrong shape or without gradients.
         """
         trained = tf.cast(training_info.step_type != StepType.LAST, tf.float32) if valid_masks is None else valid_masks
         training_info = training_info._replace(valid=trained)
@@ -289,13 +289,14 @@ class Algorithm(tf.Module):
 
     def apply_gradients(self, optimizer: Any, grads_and_vars: list[tuple[tf.Tensor | None, tf.Variable]]) -> None:
         """Has an optimiser of this algorithm apply clipped gradients; called in the graph once for each optimiser."""
+        contracts.check_gradients(self.name, grads_and_vars)
         # To sum gradients over the one replica there is, Keras makes an operation with a gradient of its own, which
         # TensorFlow keeps until the process ends, and with it the graph of the whole update.
         summed = getattr(optimizer, "gradient_aggregator", None) is _SUM_OVER_REPLICAS
         optimizer.apply_gradients(grads_and_vars, **({"experimental_aggregate_gradients": False} if summed else {}))
 
     def _clip(self, grads: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
-        if self._gradient_clipping is None:
+        if self._gradient_clipping is None or all(g is None for g in grads):
             return grads
         if self._clip_by_global_norm:
             return tf.clip_by_global_norm(grads, self._gradient_clipping)[0]

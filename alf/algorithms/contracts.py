@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -132,10 +132,13 @@ def minimised(
       float32 [].
 
     Raises:
-      ValueError: `calc_loss` gave something else than a LossInfo, or a loss of a wrong shape.
+      ValueError: `calc_loss` gave something else than a LossInfo, or a loss that is None or of a wrong shape.
     """
     if not isinstance(info, LossInfo):
         raise ValueError(f"{name}: calc_loss gave {type(info).__name__}; it gives a LossInfo.")
+    for field in ("loss", "scalar_loss"):
+        if info._asdict()[field] is None:
+            raise ValueError(f"{name}: LossInfo.{field} is None; leave it out where there is none.")
     total = tf.zeros([]) if isinstance(info.scalar_loss, tuple) else tf.cast(info.scalar_loss, tf.float32)
     _check_shape(name, "scalar_loss", total, [])
     if isinstance(info.loss, tuple):
@@ -149,6 +152,18 @@ def minimised(
     if valid_masks is None:
         return total + tf.reduce_mean(loss)
     return total + tf.reduce_sum(loss * valid_masks) / tf.maximum(tf.reduce_sum(valid_masks), 1.0)
+
+
+def check_gradients(name: str, grads_and_vars: Sequence[tuple[tf.Tensor | None, tf.Variable]]) -> None:
+    """Raises ValueError where the loss of the algorithm called `name` has no gradient for any variable of an optimiser."""
+    if not grads_and_vars or any(gradient is not None for gradient, _ in grads_and_vars):
+        return
+    names = [v.name for _, v in grads_and_vars[:3]] + ["..."] * (len(grads_and_vars) > 3)
+    raise ValueError(
+        f"{name}: the loss that calc_loss gave has no gradient for any of {', '.join(names)}: make it of what train_step "
+        "gave, in floats and without tf.stop_gradient, or name attributes that the loss does not train in "
+        "_trainable_attributes_to_ignore."
+    )
 
 
 def reported(name: str, info: LossInfo, valid: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -128,6 +128,16 @@ def test_the_info_of_a_prediction_may_be_anything() -> None:
         (lambda i: i._replace(loss=i.loss[0]), r"LossInfo.loss has shape \(4,\), but it takes \(13, 4\)"),
         (lambda i: i._replace(loss=tf.transpose(i.loss)), r"LossInfo.loss has shape \(4, 13\), but it takes \(13, 4\)"),
         (lambda i: i._replace(scalar_loss=i.loss), r"LossInfo.scalar_loss has shape \(13, 4\), but it takes \(\)"),
+        (lambda i: i._replace(loss=None), "LossInfo.loss is None; leave it out"),
+        (lambda i: i._replace(scalar_loss=None), "LossInfo.scalar_loss is None; leave it out"),
+        (
+            lambda i: i._replace(loss=tf.stop_gradient(i.loss)),
+            r"the loss that calc_loss gave has no gradient for any of .*kernel:0, .*, \.\.\.: make it of what train_step gave",
+        ),
+        (
+            lambda i: i._replace(loss=tf.cast(i.loss, tf.int32)),
+            "the loss that calc_loss gave has no gradient for any of",
+        ),
         (lambda i: i.loss, "calc_loss gave .*Tensor; it gives a LossInfo"),
         (lambda i: i._replace(extra=i.loss), "LossInfo.extra is a SymbolicTensor; it is a dict"),
         (lambda i: i._replace(extra={"a": [1.0]}), "LossInfo.extra at 'a/' is a list; it is a dict"),
@@ -140,6 +150,14 @@ def test_the_info_of_a_prediction_may_be_anything() -> None:
 def test_what_calc_loss_gives_is_checked(change: Any, message: str) -> None:
     algorithm = Own(change_loss=change)
     with pytest.raises(ValueError, match=f"Own: {message}"):
+        algorithm.train_from(collected(algorithm))
+
+
+@pytest.mark.parametrize("by_global_norm", [False, True])
+def test_a_loss_without_gradients_is_told_where_they_are_clipped_too(by_global_norm: bool) -> None:
+    algorithm = Own(change_loss=lambda i: i._replace(loss=tf.stop_gradient(i.loss)))
+    algorithm._gradient_clipping, algorithm._clip_by_global_norm = 1.0, by_global_norm
+    with pytest.raises(ValueError, match=r"^Own: the loss that calc_loss gave has no gradient for any of"):
         algorithm.train_from(collected(algorithm))
 
 
