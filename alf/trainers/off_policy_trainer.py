@@ -298,6 +298,9 @@ class SyncOffPolicyTrainer(OffPolicyTrainer):
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         self._name_replayer()
         tell_of_one_environment(self._config)
+        if not self._config.unroll_length:
+            why = "TrainerConfig.unroll_length=0 collects nothing"
+            tell_of_no_effect(self._config, ["initial_collect_steps"], why, "a run that collects")
         # Where it is 0, what is collected is a heat-up, if anything.
         length = self._config.unroll_length or 1
         self._steps_per_run = length * envs[0].batch_size

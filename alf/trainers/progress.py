@@ -165,31 +165,37 @@ class Progress:
 
     def _rows(self, now: float, state: State) -> list[tuple[str, str]]:
         then, before = self._shown or (self._began, state)
-        rate = (state.env_steps - before.env_steps) / max(now - then, 1e-9)
-        ended = state.episodes - before.episodes
         # The live display compares with a moment some seconds ago, so that its numbers do not flicker.
         if now - then >= (1.0 if self._live is not None else 0.0):
             self._shown = (now, state)
-        silent = "" if ended else f" (0 new, longest open {state.longest_open} steps)"
-        rows = [
-            ("iteration", f"{state.iteration:,}" if self._live is not None else f"{state.iteration}"),
-            ("env steps", f"{state.env_steps:,}"),
-            ("steps/s", f"{rate:,.0f}"),
-            ("episodes", f"{state.episodes:,}{silent}"),
-            ("return", _returns(state)),
-            *behavior_rows(state),
-        ]
+        rows = [("iteration", f"{state.iteration:,}" if self._live is not None else f"{state.iteration}")]
+        secs = max(now - then, 1e-9)
+        # An iteration has steps, unless training is on a dataset.
+        collects = bool(state.env_steps or not state.iteration)
+        per_second = ("iterations/s", f"{(state.iteration - before.iteration) / secs:.1f}")
+        rows += _collected_rows(state, before, secs) if collects else [per_second]
         if state.evaluation is not None:
             best = "" if state.best is None else f", best {state.best:.1f}"
             mean, std, episodes = state.evaluation
             rows.append(("evaluation", f"{mean:.1f} ± {std:.1f} ({episodes} episodes{best})"))
-        rows += _driver_rows(state.stats)
+        rows += _driver_rows(state.stats) if collects else []
         if self._shares is not None:
             rows += _share_rows(self._shares)
         return [
             *rows,
             ("elapsed", _clock(now - self._began) if self._live is not None else f"{now - self._began:.0f} s"),
         ]
+
+
+def _collected_rows(state: State, before: State, secs: float) -> list[tuple[str, str]]:
+    silent = "" if state.episodes > before.episodes else f" (0 new, longest open {state.longest_open} steps)"
+    return [
+        ("env steps", f"{state.env_steps:,}"),
+        ("steps/s", f"{(state.env_steps - before.env_steps) / secs:,.0f}"),
+        ("episodes", f"{state.episodes:,}{silent}"),
+        ("return", _returns(state)),
+        *behavior_rows(state),
+    ]
 
 
 def _driver_rows(stats: Mapping[str, float]) -> list[tuple[str, str]]:

@@ -149,6 +149,11 @@ def test_learning_from_a_dataset_alone_is_repeated_where_it_is_resumed(replay_co
             "set load_memory_from_file_path, and whole_replay",
         ),
         (SyncOffPolicyTrainer, {"samples_per_insert": 2.0}, "samples_per_insert=2.0 counts what is collected"),
+        (
+            SyncOffPolicyTrainer,
+            {"initial_collect_steps": 9, "strict": True, "num_envs": 1},
+            "nothing, without initial_collect_steps=9",
+        ),
         (SyncOffPolicyTrainer, {"num_iterations": 0, "num_env_steps": 9}, "unroll_length=0 takes no action, so 9 env"),
         (SyncOffPolicyTrainer, {"mini_batch_size": 64}, "has 56 sequences of 2 steps, fewer than mini_batch_size=64"),
         (AsyncOffPolicyTrainer, {}, "async_off_policy_trainer learns from what it collects: set TrainerConfig.trainer"),

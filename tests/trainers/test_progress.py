@@ -65,6 +65,17 @@ def test_a_period_without_an_episode_is_told(monkeypatch, lines):
     assert "episodes 3 (0 new, longest open 18 steps)" in lines[2]
 
 
+def test_a_run_that_collects_nothing_tells_of_iterations_and_evaluations(monkeypatch, lines):
+    clock = _Clock(monkeypatch)
+    state = _state(0, 0)
+    shown = Progress(lambda: state, "", live=False)
+    shown.start()
+    clock.now += 5
+    state = _state(12, 0, restarts=0.0)._replace(evaluation=(480.0, 20.0, 10), best=500.0)
+    shown.update()
+    assert lines == ["iteration 12, iterations/s 2.4, evaluation 480.0 ± 20.0 (10 episodes, best 500.0), elapsed 5 s"]
+
+
 def test_state_is_read_only_when_something_is_shown(monkeypatch, lines):
     clock = _Clock(monkeypatch)
     reads = []
