@@ -27,24 +27,26 @@ _AT_ONCE = 100
 class Episodes(NamedTuple):
     """What single episodes contribute, float64 [E].
 
-    Fields: returns, as they were played; weight, the product of the ratios; per_decision and doubly_robust, their
-    estimates; doubly_robust is None without values; log_weight, the logarithm of weight, of which many steps make 0 or
-    infinity.
+    Fields: returns, as they were played; log_weight, the logarithm of the product of the ratios, since many steps make
+    that 0 or infinity; per_decision and doubly_robust, their estimates; doubly_robust is None without values.
     """
 
     returns: np.ndarray
-    weight: np.ndarray
+    log_weight: np.ndarray
     per_decision: np.ndarray
     doubly_robust: np.ndarray | None
-    log_weight: np.ndarray | None = None
+
+    @property
+    def weight(self) -> np.ndarray:
+        """The products of the ratios."""
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_weight)
 
     @property
     def relative_weight(self) -> np.ndarray:
         """The weights as shares of the largest; zeros where all are 0."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.weight) if self.log_weight is None else self.log_weight
-        largest = logs.max()
-        return np.zeros_like(logs) if largest == -np.inf else np.exp(logs - largest)
+        largest = self.log_weight.max()
+        return np.zeros_like(self.log_weight) if largest == -np.inf else np.exp(self.log_weight - largest)
 
 
 class Estimate(NamedTuple):
@@ -88,7 +90,7 @@ def contributions(
             returns[e], logs[e], per_decision[e] = discounted.sum(), so_far[-1], (np.exp(so_far) * discounted).sum()
             if baseline is not None and after is not None:
                 robust[e] = _doubly_robust(came, np.exp(log_ratio[acted]), gamma, baseline[acted], after[acted])
-        return Episodes(returns, np.exp(logs), per_decision, None if baseline is None else robust, logs)
+        return Episodes(returns, logs, per_decision, None if baseline is None else robust)
 
 
 def _doubly_robust(

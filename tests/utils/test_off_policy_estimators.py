@@ -115,7 +115,7 @@ def test_the_same_policy_gives_the_return_that_was_played() -> None:
 
 
 def test_weights_that_differ_are_normalised() -> None:
-    found = ope.Episodes(np.array([1.0, 4.0, 9.0]), np.array([0.0, 1.0, 3.0]), np.zeros(3), None)
+    found = ope.Episodes(np.array([1.0, 4.0, 9.0]), np.array([-np.inf, 0.0, np.log(3.0)]), np.zeros(3), None)
     estimates = ope.estimates(found)
     assert estimates["weighted_importance_sampling"].mean == pytest.approx((4 + 27) / 4)
     assert estimates["importance_sampling"].mean == pytest.approx((4 + 27) / 3)
