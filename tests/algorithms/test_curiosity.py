@@ -29,6 +29,7 @@ FEATURE = tf.TensorSpec([FEATURES], tf.float32)
 ACTIONS = {
     "a": tensor_spec.BoundedTensorSpec([2], tf.int64, 1, 3),
     "b": tensor_spec.BoundedTensorSpec([], tf.float32, -1.0, 1.0),
+    "c": tensor_spec.BoundedTensorSpec([2, 2], tf.float32, -1.0, 1.0),
 }
 
 
@@ -55,7 +56,11 @@ def transition(rs: np.random.RandomState) -> tuple[dict[str, Any], Transition]:
     data = {
         "observation": rs.randn(ROWS, OBS).astype(np.float32),
         "next_observation": rs.randn(ROWS, OBS).astype(np.float32),
-        "action": {"a": rs.randint(1, 4, [ROWS, 2]), "b": rs.uniform(-1, 1, ROWS).astype(np.float32)},
+        "action": {
+            "a": rs.randint(1, 4, [ROWS, 2]),
+            "b": rs.uniform(-1, 1, ROWS).astype(np.float32),
+            "c": rs.uniform(-1, 1, [ROWS, 2, 2]).astype(np.float32),
+        },
         "goal": np.eye(4, dtype=np.float32)[rs.randint(0, 4, ROWS)],
     }
     return data, Transition(**tf.nest.map_structure(tf.constant, data))
@@ -73,12 +78,13 @@ def icm_oracle(data: dict[str, Any], encoder: Any, forward: Any, inverse: Any, f
         before, after = (run(encoder, data[k][i]) for k in ("observation", "next_observation"))
         fixed = [run(frozen, data[k][i]) for k in ("observation", "next_observation")]
         one_hot = np.eye(3)[data["action"]["a"][i] - 1].reshape(-1)
-        encoded = np.concatenate([one_hot, [data["action"]["b"][i]]])
+        one, four = data["action"]["b"][i], data["action"]["c"][i].reshape(-1)
+        encoded = np.concatenate([one_hot, [one], four])
         predicted = run(forward, np.concatenate([fixed[0], encoded]), relu)
         forward_loss.append(0.5 * np.mean((predicted - fixed[1]) ** 2))
         guess = run(inverse, np.concatenate([before, after]), relu)
         discrete = cross_entropy(guess[:6].reshape(2, 3), data["action"]["a"][i] - 1).mean()
-        inverse_loss.append(discrete + 0.5 * (guess[6] - data["action"]["b"][i]) ** 2)
+        inverse_loss.append(discrete + 0.5 * (guess[6] - one) ** 2 + 0.5 * np.mean((guess[7:] - four) ** 2))
     return np.array(forward_loss), np.array(inverse_loss)
 
 

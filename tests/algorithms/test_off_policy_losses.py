@@ -11,9 +11,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms import minibatch
-from alf.algorithms.critic_algorithm import NetworkStates
-from alf.algorithms.ddpg_algorithm import DdpgInfo
-from alf.algorithms.one_step_loss import OneStepTDLoss
+from alf.algorithms.one_step_loss import OneStepTDLoss, per_sequence
 from alf.algorithms.sarsa_algorithm import SarsaInfo
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType, TrainingInfo
@@ -161,6 +159,12 @@ def test_of_several_critics_losses_are_summed_and_errors_averaged(n: int) -> Non
     assert float(got.extra["value"]) == pytest.approx(np.mean([one[row] for row in rows]), rel=1e-4)
 
 
+def test_priorities_are_of_absolute_errors() -> None:
+    """Networks of others tell theirs with a sign."""
+    errors, weights = [[1.0, -2.0, 5.0], [-3.0, 4.0, 5.0]], [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    np.testing.assert_allclose(per_sequence(tf.constant(errors), tf.constant(weights)), [2.0, 2.0, 0.0])
+
+
 @pytest.mark.parametrize("n", [0, -2])
 def test_a_number_of_steps_that_means_nothing_is_refused(n: int) -> None:
     with pytest.raises(ValueError, match=f"n_step={n} must be at least 1, or -1 for all"):
@@ -296,41 +300,6 @@ def _check_actor_critic(algorithm: Any, n: int) -> None:
         np.testing.assert_allclose(gradient[:, 0], kernel, rtol=1e-3, atol=1e-4)
 
 
-def test_td3_smooths_target_actions_within_bounds() -> None:
-    algorithm = make("td3", OBS, BOX, GAMMA, layers=None, target_policy_noise=0.2, target_policy_noise_clip=0.1)
-    observation = tf.random.stateless_normal([2, 4000, 2], [1, 2]) * 0.01
-    plain = algorithm._target_actor(observation[1])[0].numpy()
-    none = tf.zeros([2, 4000])
-    info = TrainingInfo(
-        tf.zeros([2, 4000, 1]), tf.ones([2, 4000], tf.int32), none, none, DdpgInfo((), observation, NetworkStates())
-    )
-    with rng.scope(tf.constant([1, 2])):
-        noise = algorithm.next_action(info, Transitions(info, 1)).numpy() - plain
-    # Half of the range is 2, so the noise has deviation 0.4 and is clipped at 0.2.
-    assert np.abs(noise).max() == pytest.approx(0.2, abs=1e-5)
-    assert 0.5 < np.mean(np.abs(noise) > 0.199) < 0.75
-    algorithm._target_actor.trainable_variables[1].assign([20.0])
-    with rng.scope(tf.constant([1, 2])):
-        action = algorithm.next_action(info, Transitions(info, 1)).numpy()
-    assert (action.min(), action.max()) == pytest.approx((1.8, 2.0), abs=1e-5)
-
-
-def test_dqda_clipping_bounds_the_slope() -> None:
-    exp = experience(BOX)
-    algorithm = make("ddpg", OBS, BOX, GAMMA, layers=None, dqda_clipping=0.05)
-    randomize(algorithm)
-    critic = algorithm._critic_networks[0].trainable_variables[0]
-    actor = algorithm._actor_network.trainable_variables[:1]
-    gradients = []
-    for slope in (0.05, 3.0, -0.05, -3.0):
-        kernel = critic.numpy()
-        kernel[2, 0] = slope
-        critic.assign(kernel)
-        gradients.append(loss_and_gradients(algorithm, exp, actor)[1][0])
-    for gradient, sign in zip(gradients, (1.0, 1.0, -1.0, -1.0), strict=True):
-        np.testing.assert_allclose(gradient, sign * gradients[0], rtol=1e-5)
-
-
 def test_sarsa_judges_by_the_action_that_was_taken_next() -> None:
     exp = experience(BOX)
     algorithm = make("sarsa", OBS, BOX, GAMMA, layers=None)
@@ -388,6 +357,12 @@ def test_sarsa_supposes_the_action_of_the_row_that_it_looks_at(n: int) -> None:
 
 
 # ---- SAC ----
+
+
+def test_the_target_entropy_of_sac_is_that_of_all_parts_of_an_action() -> None:
+    parts = {"a": BOX, "b": tensor_spec.BoundedTensorSpec([2], tf.float32, [-3.0, -3.0], [3.0, 5.0])}
+    target = make("sac", OBS, parts, layers=None)._target_entropy
+    assert target == pytest.approx(np.log(0.04) + np.log(0.06) + np.log(0.08))
 
 
 def _projection(algorithm: Any) -> list[Any]:

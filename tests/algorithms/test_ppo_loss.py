@@ -283,9 +283,10 @@ def test_advantages_of_a_rollout_are_discounted_sums_of_the_errors_of_its_values
     rs = np.random.RandomState(0)
     obs, act = tf.TensorSpec([3], tf.float32), tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
     algorithm = PPOAlgorithm(obs, act, *feed_forward(obs, act), loss=PPOLoss(act, gamma=0.9, td_lambda=0.8))
-    # Rows: an episode that ends truly, one that is cut, and one that goes on.
+    # Rows: an episode that ends truly, one that is cut, and one that ends truly right behind the last row.
     step_type, discount = np.full((3, 7), MID, np.int32), np.ones((3, 7), np.float32)
     step_type[:2, 2], step_type[:2, 3], discount[0, 2] = LAST, FIRST, 0.0
+    step_type[2, 6], discount[2, 6] = LAST, 0.0
     reward, value = rs.randn(2, 3, 7).astype(np.float32)
     after = rs.randn(3, 3).astype(np.float32)
     last = ActionTimeStep(*(tf.constant(x[:, 6]) for x in (step_type, reward, discount)), observation=after)

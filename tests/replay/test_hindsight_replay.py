@@ -39,8 +39,9 @@ def with_goals(nest: Any) -> Any:
     return {"observation": observed, "achieved_goal": observed, "desired_goal": tf.fill(observed.shape, FAR)}
 
 
-def minus_distance(achieved: tf.Tensor, desired: tf.Tensor) -> tf.Tensor:
-    return -tf.reduce_sum(tf.abs(achieved - desired), -1)
+def reward_of(achieved: tf.Tensor, desired: tf.Tensor) -> tf.Tensor:
+    """Not the same with the two swapped."""
+    return -tf.reduce_sum(tf.abs(achieved - 2.0 * desired), -1)
 
 
 def filled(capacity: int, **kwargs: Any) -> tuple[HindsightReplay, Ring]:
@@ -48,7 +49,7 @@ def filled(capacity: int, **kwargs: Any) -> tuple[HindsightReplay, Ring]:
     gin.bind_parameter("ReplayBuffer.max_length", capacity)
     goal = tf.TensorSpec([2], tf.float32)
     spec = SPEC._replace(observation={"observation": goal, "achieved_goal": goal, "desired_goal": goal})
-    replayer, ring = HindsightReplay(spec, 2, minus_distance, **kwargs), Ring(2, capacity)
+    replayer, ring = HindsightReplay(spec, 2, reward_of, **kwargs), Ring(2, capacity)
     for begin in range(0, 40, 4):
         streams = np.array([[0]]) if begin == 12 else np.array([[0, 1]])
         first = np.full(streams.shape, begin)
@@ -80,17 +81,17 @@ def test_a_reward_function_of_another_task_is_warned_of_once(logged: list[str]) 
         for begin in range(0, 40, 4):
             exp = segments(np.array([[0]]), np.array([[begin]]), 4)
             observation = with_goals(exp)
-            shaped = 2.0 * minus_distance(observation["achieved_goal"], observation["desired_goal"])
+            shaped = 2.0 * reward_of(observation["achieved_goal"], observation["desired_goal"])
             time_step = exp.bootstrap.time_step
             bootstrap = exp.bootstrap._replace(time_step=time_step._replace(observation=with_goals(time_step)))
             replayer.observe(exp._replace(observation=observation, reward=shaped, bootstrap=bootstrap))
         return list(logged)
 
-    assert not warnings(minus_distance)
+    assert not warnings(reward_of)
     (warning,) = warnings(goal_distance_reward)
     # Three steps of each segment are the results of actions: with the fourth it is ten.
     assert (
-        "HindsightReplay.reward_fn gives -2 for the goal [-1. -1.] at [ 0. 12.], and the environment gave -28"
+        "HindsightReplay.reward_fn gives -2 for the goal [-1. -1.] at [ 0. 12.], and the environment gave -32"
         in warning
     )
 
@@ -117,7 +118,7 @@ def test_goals_are_of_the_future_of_the_same_episode(length: int, capacity: int,
                 assert goals[i, row].tolist() == goals[i, 0].tolist()
                 assert goals[i, row, 0] == start.stream
                 assert int(goals[i, row, 1]) in possible
-                assert exp.reward[i, row] == -np.abs(places[i, row] - goals[i, row]).sum()
+                assert exp.reward[i, row] == -np.abs(places[i, row] - 2.0 * goals[i, row]).sum()
             else:
                 assert (goals[i, row] == FAR).all()
                 assert exp.reward[i, row] == recorded
@@ -175,6 +176,9 @@ def test_reward_of_sparse_goal_tasks() -> None:
     achieved = tf.constant([[0.0, 0.0], [0.0, 0.0]])
     desired = tf.constant([[0.03, 0.039], [0.03, 0.041]])
     assert goal_distance_reward(achieved, desired).numpy().tolist() == [0.0, -1.0]
+    # As near as the threshold is reached.
+    achieved = tf.constant([[0.5, 0.0], [0.50001, 0.0]])
+    assert goal_distance_reward(achieved, tf.zeros([2, 2]), 0.5).numpy().tolist() == [0.0, -1.0]
 
 
 class BitFlip(BatchedEnvironment):

@@ -52,6 +52,15 @@ def test_chances_go_with_the_powers_of_priorities_and_weights_make_up_for_them()
     np.testing.assert_array_equal(where(drawn.experience)[:, 0, 1], drawn.step)
 
 
+def test_draws_of_a_batch_are_independent_within_their_shares() -> None:
+    replayer = make(2001)
+    observe(replayer, 0, 1001)
+    # 1000 sequences of one priority, ten to a share.
+    drawn = sample(replayer, 100).step.numpy()
+    np.testing.assert_array_equal(np.sort(drawn) // 10, np.arange(100))
+    assert len(set(drawn % 10)) > 5
+
+
 def test_beta_grows_to_one_by_the_clock() -> None:
     replayer = make(10, alpha=1.0, beta=0.5, beta_iterations=10, epsilon=1e-9)
     observe(replayer, 0, 3)
