@@ -119,6 +119,8 @@ TASKS: dict[str, Task] = {
         steps=20_000,
         example="sac_pendulum",
         peer={"algorithm": "SAC", "environment": "Pendulum-v1", "learning_rate": 1e-3},
+        # Pairs of runs differ by up to six either way, more than the systems do.
+        seeds=10,
     ),
     "pendulum_td3": Task(
         title="Pendulum-v1, TD3",

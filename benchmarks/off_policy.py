@@ -32,7 +32,11 @@ _ACTOR = "actor/ddpg.actor_network.ActorNetwork.fc_layer_params=(256, 256)"
 _SIZES = ["TrainerConfig.mini_batch_size=256", "TrainerConfig.mini_batch_length=2", "TrainerConfig.random_seed=0"]
 # The example that each algorithm ships with, and what makes its networks those of the comparison.
 _OURS: dict[str, tuple[str, list[str]]] = {
-    "sac": ("sac_pendulum", [_CRITIC, "actor/ActorDistributionNetwork.fc_layer_params=(256, 256)"]),
+    "sac": (
+        "sac_pendulum",
+        [_CRITIC, "actor/ActorDistributionNetwork.fc_layer_params=(256, 256)"]
+        + ["actor/Adam.learning_rate=1e-3", "critic/Adam.learning_rate=1e-3"],
+    ),
     "td3": ("td3_pendulum", [_CRITIC, _ACTOR]),
     "ddpg": ("ddpg_pendulum", [_CRITIC, _ACTOR]),
     "dqn": (
