@@ -112,15 +112,13 @@ class Trainer(Improver):
 
     @property
     def algorithm(self) -> OffPolicyAlgorithm:
-        """The algorithm that is trained, once initialised."""
-        assert self._algorithm is not None, "initialize() makes the algorithm"
-        return self._algorithm
+        """The algorithm that is trained, once initialised; RuntimeError before."""
+        return common.made(self._algorithm, "algorithm")
 
     @property
     def driver(self) -> Driver:
-        """The driver that collects, once initialised."""
-        assert self._driver is not None, "initialize() makes the driver"
-        return self._driver
+        """The driver that collects, once initialised; RuntimeError before."""
+        return common.made(self._driver, "driver")
 
     @property
     def initialized(self) -> bool:
@@ -129,9 +127,8 @@ class Trainer(Improver):
 
     @property
     def reporter(self) -> StatsReporter:
-        """What statistics of your own are added to, once initialised."""
-        assert self._initialized, "initialize() makes the reporter"
-        return self._report.reporter
+        """What statistics of your own are added to, once initialised; RuntimeError before."""
+        return common.made(self._report.reporter if self._initialized else None, "reporter")
 
     @property
     def global_counter(self) -> tf.Variable:

@@ -50,6 +50,13 @@ def test_a_run_and_what_it_writes(trainer_class, small_config, tmp_path):
     assert not (run / "eval").exists()
 
 
+@pytest.mark.parametrize("part", ["algorithm", "driver", "reporter"])
+def test_a_part_that_is_asked_for_too_early_is_told_of(small_config, part):
+    trainer = small_config(SyncOffPolicyTrainer).create_trainer()
+    with pytest.raises(RuntimeError, match=rf"has no {part} yet: call its initialize\(\) first"):
+        getattr(trainer, part)
+
+
 @pytest.mark.parametrize("trainer_class", TRAINERS)
 def test_resume_counts_on(trainer_class, small_config, tmp_path):
     first = small_config(trainer_class).create_trainer()
