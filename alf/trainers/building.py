@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,8 @@ from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS
 from alf.environments.spaces import without_numbers
 from alf.trainers.config import TrainerConfig
 from alf.utils import common, mixed_precision
+
+_Part = TypeVar("_Part")
 
 _ONE_CHOICE = (
     "A network of the values of actions, such as QNetwork, takes one discrete choice at a time, got {}: use PPO, with "
@@ -194,3 +196,10 @@ def check_workers(config: TrainerConfig, trainer: str, takes_workers: bool) -> N
             f"TrainerConfig.num_workers={config.num_workers} is for @async_off_policy_trainer: {trainer} "
             "collects in its own process only; set num_workers to 0, or take that trainer."
         )
+
+
+def made(part: _Part | None, name: str) -> _Part:
+    """`part` of a trainer; raises RuntimeError where it has not been made yet."""
+    if part is None:
+        raise RuntimeError(f"The trainer has no {name} yet: call its initialize() first, as train() does by itself.")
+    return part

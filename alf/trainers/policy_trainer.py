@@ -21,7 +21,7 @@ from alf.metrics.reporter import StatsReporter
 from alf.trainers import run_facts
 from alf.trainers import seeds as run_seeds
 from alf.trainers.behavior_targets import check_behavior
-from alf.trainers.building import algorithm_ctor, build_algorithm, check_workers
+from alf.trainers.building import algorithm_ctor, build_algorithm, check_workers, made
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR as CHECKPOINT_DIR
 from alf.trainers.checkpointing import MetricsState
 from alf.trainers.config import TrainerConfig as TrainerConfig
@@ -113,12 +113,12 @@ class Trainer(Improver):
     @property
     def algorithm(self) -> OffPolicyAlgorithm:
         """The algorithm that is trained, once initialised; RuntimeError before."""
-        return common.made(self._algorithm, "algorithm")
+        return made(self._algorithm, "algorithm")
 
     @property
     def driver(self) -> Driver:
         """The driver that collects, once initialised; RuntimeError before."""
-        return common.made(self._driver, "driver")
+        return made(self._driver, "driver")
 
     @property
     def initialized(self) -> bool:
@@ -128,7 +128,7 @@ class Trainer(Improver):
     @property
     def reporter(self) -> StatsReporter:
         """What statistics of your own are added to, once initialised; RuntimeError before."""
-        return common.made(self._report.reporter if self._initialized else None, "reporter")
+        return made(self._report.reporter if self._initialized else None, "reporter")
 
     @property
     def global_counter(self) -> tf.Variable:

@@ -9,7 +9,7 @@ import numbers
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import gin
 import numpy as np
@@ -22,8 +22,6 @@ from alf.utils.devices import has_gpu
 from alf.utils.target_updater import get_target_updater as get_target_updater
 
 _global_env = threading.local()
-
-_Part = TypeVar("_Part")
 
 # Specs have the largest float where a space has infinity.
 _UNBOUNDED = 1e9
@@ -148,13 +146,6 @@ def check_made(name: str, **given: Any) -> None:
             raise ValueError(
                 f"{name}: {argument} is {kind} and not one of it: write @{kind}() with parentheses in gin."
             )
-
-
-def made(part: _Part | None, name: str) -> _Part:
-    """`part` of a trainer; raises RuntimeError where it has not been made yet."""
-    if part is None:
-        raise RuntimeError(f"The trainer has no {name} yet: call its initialize() first, as train() does by itself.")
-    return part
 
 
 def check_range(least: float, most: float = math.inf, **given: Any) -> None:
