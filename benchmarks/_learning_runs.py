@@ -99,6 +99,12 @@ def means(episodes: Sequence[tuple[int, float]], over: int = OVER) -> list[tuple
     return [(step, sum(w) / len(w)) for (step, _), w in zip(episodes, windows, strict=True)]
 
 
+def with_heatup(curve: Sequence[tuple[int, float]], steps: int) -> list[tuple[int, float]]:
+    """The curve of a run that took so many steps in all: its own axis leaves out a heat-up, which comes first."""
+    heatup = steps - curve[-1][0]
+    return [(step + heatup, value) for step, value in curve]
+
+
 def _sb3(task: Task, seed: int, interpreter: str) -> dict[str, Any]:
     command = [interpreter, _PEER, "--setting", json.dumps(task.peer), "--steps", str(task.steps)]
     starts = distinct_seeds(_EVALUATION_SEED + seed, EPISODES)
@@ -128,12 +134,12 @@ def _alf(task: Task, seed: int) -> dict[str, Any]:
         if steps < task.steps:
             raise RuntimeError(f"{task.example} stopped after {steps} of {task.steps} steps: it does not count.")
         returns = json.loads(pathlib.Path(output).read_text())["results"]["deterministic"]["returns"]
-    curve = points["Metrics_vs_EnvironmentSteps/AverageReturn"]
+    curve = [(p.step, p.value) for p in points["Metrics_vs_EnvironmentSteps/AverageReturn"]]
     return {
         "steps": steps,
         "seconds": seconds,
         "returns": returns,
-        "curve": [(p.step, p.value) for p in curve],
+        "curve": with_heatup(curve, steps),
         "versions": _machine.versions(),
     }
 

@@ -107,6 +107,11 @@ def test_a_curve_is_thinned_to_what_was_known_at_each_distance() -> None:
     assert _learning_runs.thinned([], 1000) == []
 
 
+def test_a_curve_counts_the_steps_of_a_heatup() -> None:
+    assert _learning_runs.with_heatup([(8, 1.0), (1000, 2.0)], 1208) == [(216, 1.0), (1208, 2.0)]
+    assert _learning_runs.with_heatup([(8, 1.0), (1000, 2.0)], 1000) == [(8, 1.0), (1000, 2.0)]
+
+
 def test_means_of_episodes_are_of_the_last_ones() -> None:
     episodes = [(10, 1.0), (20, 3.0), (30, 8.0), (40, 1.0)]
     assert _learning_runs.means(episodes, over=2) == [(10, 1.0), (20, 2.0), (30, 5.5), (40, 4.5)]
