@@ -86,13 +86,15 @@ def test_values_are_those_of_the_rewards(name: str, mode: str) -> None:
     envs = [ValueUnittestEnv(8, 20, seed=i) for i in range(2)]
     algorithm = make(name, envs[0], 0)
     driver = AsyncOffPolicyDriver(envs, algorithm, 0, 20, 2, exp_replayer="one_time", mode=mode, random_seed=1)
+    expected = sum(2.0 - 2.0 * 0.5**i for i in range(1, 20)) / 19
     driver.start()
     try:
-        for _ in range(60):
-            driver.run_async()
-            algorithm.train(**SIZES.get(name, {}))
+        for seed in SEEDS:
+            begin_anew(algorithm, make(name, envs[0], seed))
+            for _ in range(60):
+                driver.run_async()
+                algorithm.train(**SIZES.get(name, {}))
+            value, _ = algorithm._value_network(tf.ones([1, 1]), step_type=tf.constant([1]), network_state=())
+            assert float(value[0]) == pytest.approx(expected, abs=0.15), seed
     finally:
         driver.stop()
-    value, _ = algorithm._value_network(tf.ones([1, 1]), step_type=tf.constant([1]), network_state=())
-    expected = sum(2.0 - 2.0 * 0.5**i for i in range(1, 20)) / 19
-    assert float(value[0]) == pytest.approx(expected, abs=0.15)

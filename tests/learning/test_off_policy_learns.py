@@ -82,7 +82,7 @@ def test_in_turns(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sac", "ddpg", "td3", "discrete_sac", "dqn", "c51"])
+@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
 def test_asynchronously(name: str) -> None:
     algorithm = algorithm_of(name, 0)
     envs = [environment(name, 16, i) for i in range(2)]
