@@ -11,7 +11,8 @@ from alf.algorithms.critic_algorithm import refuse
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.transitions import Transitions
-from alf.data_structures import Experience, Nest, TrainingInfo, namedtuple
+from alf.data_structures import Experience, Nest, StepType, TrainingInfo, namedtuple
+from alf.networks.calling import call_network, learning
 from alf.utils.common import is_stateless, only_true
 
 SarsaInfo = namedtuple("SarsaInfo", ["next_action"], default_value=())
@@ -21,8 +22,8 @@ SarsaInfo = namedtuple("SarsaInfo", ["next_action"], default_value=())
 class SarsaAlgorithm(DdpgAlgorithm):
     """Learns the value of what is done, not of what would be best (Rummery and Niranjan 1994); the actor climbs it.
 
-    Its targets suppose the action that was really taken next, and the actor's behind the last step of a fresh segment,
-    which is handed over before there is one.
+    Its targets suppose the action that was really taken next, and the actor's where there is none: behind the last step of a
+    fresh segment, which is handed over before, and at the last step of an episode that was cut.
     """
 
     def __init__(
@@ -99,7 +100,12 @@ class SarsaAlgorithm(DdpgAlgorithm):
         return SarsaInfo(next_action=tf.TensorSpec(self._action_spec.shape, self._action_spec.dtype))
 
     def next_action(self, training_info: TrainingInfo, rows: Transitions) -> tf.Tensor:
-        """The action that was taken."""
+        """The action that was taken; the actor's at the last step of an episode."""
         noted = training_info.rollout_info.next_action
         # At each row of the one behind it.
-        return rows.following(tf.concat([noted[:1], noted[:-1]], 0))
+        taken = rows.following(tf.concat([noted[:1], noted[:-1]], 0))
+        seen, step_type = rows.following((training_info.info.observation, training_info.step_type))
+        with learning(False):
+            own = call_network(self._actor_network, seen, step_type=step_type)[0]
+        ended = tf.reshape(tf.equal(step_type, StepType.LAST), [-1] + [1] * (taken.shape.rank - 1))
+        return tf.where(ended, own, taken)

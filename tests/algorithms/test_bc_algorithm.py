@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.networks.sequential import Sequential
 from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
@@ -57,34 +58,48 @@ def mean_return(algorithm: BcAlgorithm, env: Any) -> float:
     return float(driver.get_metrics()[2].result())
 
 
+def _normal(spec: Any) -> NormalProjectionNetwork:
+    return NormalProjectionNetwork(
+        spec, mean_transform=None, state_dependent_std=True, std_transform=tf.exp, scale_distribution=False
+    )
+
+
+@pytest.mark.parametrize("length", [1, 4])
 @pytest.mark.parametrize(
-    ("action_type", "bonus"), [(ActionType.Discrete, None), (ActionType.Discrete, 0.7), (ActionType.Continuous, None)]
+    ("kind", "bonus"),
+    [("categorical", None), ("categorical", 0.7), ("normal", None), ("normal", 0.7), ("deterministic", None)],
 )
-def test_loss_and_gradient(action_type: ActionType, bonus: float | None) -> None:
-    """The actor is linear; a deterministic one for continuous actions."""
+def test_loss_and_gradient(kind: str, bonus: float | None, length: int) -> None:
+    """The actor is linear. An episode of six steps makes two sequences of four, of which the second is filled up."""
     tf.random.set_seed(0)
+    action_type = ActionType.Discrete if kind == "categorical" else ActionType.Continuous
     env = PolicyUnittestEnv(1, EPISODE, action_type=action_type, seed=0)
     obs, act = networks.specs_of(env)
     data = expert(env, 2)
-    if action_type is ActionType.Discrete:
-        actor = networks.feed_forward(obs, act, ())[0]
-    else:
+    if kind == "deterministic":
         actor = Sequential([tf.keras.layers.Dense(1)], input_spec=obs)
+    else:
+        actor = networks.feed_forward(obs, act, (), {"continuous_projection_net": _normal})[0]
     sgd = tf.keras.optimizers.legacy.SGD(0.5)
-    algorithm = BcAlgorithm(obs, act, actor, data, entropy_regularization=bonus, optimizer=sgd)
+    algorithm = BcAlgorithm(obs, act, actor, data, length, bonus, sgd)
     before = [v.numpy().astype(np.float64) for v in actor.trainable_variables]
 
     def oracle(w: list[np.ndarray]) -> float:
         losses = []
         for x, a, step_type in zip(data.observation, data.action, data.step_type, strict=True):
+            if step_type == StepType.LAST:
+                continue
             out = x @ w[0] + w[1]
-            if action_type is ActionType.Discrete:
-                log_p = out - np.log(np.exp(out).sum())
-                loss = -log_p[int(a[0])] + (bonus or 0.0) * (np.exp(log_p) * log_p).sum()
-                losses.append(loss if step_type != StepType.LAST else None)
+            if kind == "deterministic":
+                losses.append((out[0] - a[0]) ** 2)
+            elif kind == "normal":
+                log_std = (x @ w[2] + w[3])[0]
+                log_p = -0.5 * ((a[0] - out[0]) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+                losses.append(-log_p - (bonus or 0.0) * (log_std + 0.5 * np.log(2 * np.pi * np.e)))
             else:
-                losses.append(float((out[0] - a[0]) ** 2) if step_type != StepType.LAST else None)
-        return float(np.mean([x for x in losses if x is not None]))
+                log_p = out - np.log(np.exp(out).sum())
+                losses.append(-log_p[int(a[0])] + (bonus or 0.0) * (np.exp(log_p) * log_p).sum())
+        return float(np.mean(losses))
 
     expected = [numeric_gradient(lambda _: oracle(before), w) for w in before]
     algorithm.train()

@@ -418,6 +418,33 @@ def test_recurrent_training_begins_with_the_state_before_the_first_step() -> Non
     assert float(metrics["last"]) == 1 + 2
 
 
+class PullingAlgorithm(CountingAlgorithm):
+    """Its loss is linear in where it stands, so that an update moves it by the mean of what it sees, wherever it is."""
+
+    _train = OffPolicyAlgorithm._train
+
+    def __init__(self) -> None:
+        super().__init__(CountingEnvironment(2), False, optimizer=tf.keras.optimizers.legacy.SGD(1.0))
+        self.place = tf.Variable(0.0)
+
+    def loss_info_spec(self, rollout_info_spec: Any) -> Any:
+        return ()
+
+    def train_step(self, inputs: Experience, state: Any = None) -> PolicyStep:
+        return PolicyStep((), (), self.place * inputs.observation)
+
+    def calc_loss(self, training_info: Any) -> LossInfo:
+        return LossInfo(training_info.info)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_every_sequence_counts_alike_also_in_a_smaller_last_minibatch(size: int) -> None:
+    algorithm, exp = PullingAlgorithm(), _experience(5, 6, True)
+    algorithm.train_from(exp, num_updates=3, mini_batch_size=size)
+    expected = -3 * sum(float(np.mean(sequence)) / size for sequence in exp.observation)
+    assert float(algorithm.place) == pytest.approx(expected, rel=1e-5)
+
+
 def test_recurrent_ppo_on_samples_without_recorded_states_is_told_what_to_set() -> None:
     algorithm = ppo(memory_env(0), rnn=True)
     driver = SyncOffPolicyDriver(memory_env(0), algorithm, 8, exp_replayer="uniform", random_seed=0)

@@ -16,8 +16,11 @@ from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm, ActorCri
 from alf.algorithms.actor_critic_loss import ActorCriticLoss
 from alf.algorithms.agent import Agent
 from alf.algorithms.agent_parts import AgentInfo
+from alf.algorithms.ppo_algorithm import PPOAlgorithm
+from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType
+from tests.algorithms.loss_cases import numeric_gradient
 
 B, T, ACTIONS = 4, 6, 3
 GAMMA, LAMBDA, ENTROPY = 0.9, 0.8, 0.01
@@ -144,3 +147,60 @@ def test_so_it_is_inside_of_others(outer: Any, bootstrap: bool) -> None:
         return made[0]
 
     check(outer(OBSERVATION, ACTION, make), made[0], "gae", bootstrap, 3)
+
+
+def ppo_loss(weights: list[np.ndarray], rows: Rows, returns: np.ndarray, advantages: np.ndarray) -> float:
+    """The mean over the steps with an outcome, whose `returns` and `advantages` are [B, N], of linear networks."""
+    losses = []
+    for b, t in np.ndindex(*advantages.shape):
+        if rows.step_type[b, t] == StepType.LAST:
+            continue
+        seen, action = rows.observation[b, t], rows.action[b, t]
+        logits, acted = seen @ weights[0] + weights[1], rows.behaviour[b, t]
+        log_p, log_mu = (x - np.log(np.exp(x).sum()) for x in (logits, acted))
+        ratio, advantage = np.exp(log_p[action] - log_mu[action]), advantages[b, t]
+        surrogate = min(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
+        error = float((seen @ weights[2])[0] + weights[3][0]) - returns[b, t]
+        losses.append(error**2 - surrogate + ENTROPY * (np.exp(log_p) * log_p).sum())
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(("bootstrap", "length"), [(True, 6), (True, 3), (True, 1), (False, 6), (False, 3), (False, 1)])
+def test_ppo_moves_by_the_gradient_of_the_mean_over_all_steps_with_an_outcome(
+    normalize: bool, bootstrap: bool, length: int
+) -> None:
+    """From the values that were recorded; those of a row's own network only behind the last one."""
+    rows = some_rows()
+    algorithm = PPOAlgorithm(
+        OBSERVATION,
+        ACTION,
+        ActorDistributionNetwork(OBSERVATION, ACTION, fc_layer_params=None),
+        ValueNetwork(OBSERVATION, fc_layer_params=None),
+        loss=PPOLoss(ACTION, GAMMA, td_lambda=LAMBDA, normalize_advantages=normalize, entropy_regularization=ENTROPY),
+        optimizer=tf.keras.optimizers.legacy.SGD(1.0),
+    )
+    variables = [*algorithm._actor_network.trainable_variables, *algorithm._value_network.trainable_variables]
+    rng = np.random.default_rng(4)
+    for variable in variables:
+        variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    weights = [v.numpy().astype(np.float64) for v in variables]
+    value = rng.normal(size=(B, T + 1)).astype(np.float32)
+    value[:, T] = rows.observation[:, T] @ weights[2][:, 0] + weights[3][0]
+    advantages = np.zeros((B, T if bootstrap else T - 1))
+    for b, t in np.ndindex(*advantages.shape):
+        factor, row = 1.0, t
+        while row < advantages.shape[1] and rows.step_type[b, row] != StepType.LAST:
+            discount = GAMMA * rows.discount[b, row + 1]
+            advantages[b, t] += factor * (rows.reward[b, row + 1] + discount * value[b, row + 1] - value[b, row])
+            factor *= LAMBDA * discount
+            row += 1
+    trained = rows.step_type[:, : advantages.shape[1]] != StepType.LAST
+    scaled = (advantages - advantages[trained].mean()) / advantages[trained].std() if normalize else advantages
+    returns = value[:, : advantages.shape[1]] + advantages
+    expected = [numeric_gradient(lambda _: ppo_loss(weights, rows, returns, scaled), w) for w in weights]
+    exp = experience(rows, bootstrap)
+    recorded = exp.rollout_info._replace(value=tf.constant(value[:, :T]))
+    algorithm.train_from(exp._replace(rollout_info=recorded), mini_batch_length=length)
+    for variable, before, gradient in zip(variables, weights, expected, strict=True):
+        np.testing.assert_allclose(before - variable.numpy(), gradient, rtol=1e-3, atol=1e-4)

@@ -11,6 +11,7 @@ from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOInfo, PPOLoss
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, TrainingInfo
 from alf.utils import rng
+from alf.utils.losses import element_wise_huber_loss
 from tests.algorithms.loss_cases import CASES, FIRST, LAST, MID, Info, numeric_gradient
 from tests.algorithms.networks import feed_forward
 
@@ -84,6 +85,18 @@ def test_loss_and_gradients_equal_the_oracle(name):
     clipped = np.abs(data.ratio(params) - 1) > _EPSILON
     assert clipped.any()
     assert not clipped.all()
+
+
+def test_values_are_judged_by_the_loss_that_was_given():
+    data = _Data("discrete")
+    loss = PPOLoss(data.case.spec, td_error_loss_fn=element_wise_huber_loss, td_loss_weight=0.5)
+    result, gradients = data.call(loss)
+    error = data.value - data.returns
+    far = np.abs(error) > 1.0
+    assert far[data.valid].any()
+    np.testing.assert_allclose(gradients[1], 0.5 * np.clip(error, -1.0, 1.0) * data.valid, rtol=1e-4, atol=1e-6)
+    judged = np.where(far, np.abs(error) - 0.5, 0.5 * error**2)[data.valid]
+    assert float(result.extra["td_loss"]) == pytest.approx(judged.mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -182,6 +195,10 @@ def test_log_prob_clipping_bounds_the_ratio():
     data = _Data("normal", spread=3.0)
     loss = PPOLoss(data.case.spec, log_prob_clipping=1.0, debug_summaries=True)
     ratio = data.call(loss)[0].extra["importance_ratio"].numpy()
+    learns, acted = (
+        np.clip(data.case.log_prob(p.astype(np.float64), data.action), -1.0, 1.0) for p in (data.params, data.behaviour)
+    )
+    np.testing.assert_allclose(ratio, np.exp(learns - acted), rtol=1e-3)
     assert ratio.max() <= np.exp(2.0) * 1.001
     assert ratio.min() >= np.exp(-2.0) * 0.999
     assert data.ratio(data.params.astype(np.float64)).max() > np.exp(2.0)

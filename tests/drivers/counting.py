@@ -31,11 +31,12 @@ class CountingInfo(NamedTuple):
 class CountingAlgorithm(OnPolicyAlgorithm):
     """Acts at random from logits that follow from observation and weight; each `train` adds 1 to the weight."""
 
-    def __init__(self, env: Any, recurrent: bool = True) -> None:
+    def __init__(self, env: Any, recurrent: bool = True, **kwargs: Any) -> None:
         super().__init__(
             tensor_spec.from_spec(env.observation_spec()),
             tensor_spec.from_spec(env.action_spec()),
             train_state_spec=tf.TensorSpec([], tf.float32) if recurrent else (),
+            **kwargs,
         )
         self._recurrent = recurrent
         self.use_rollout_state = recurrent

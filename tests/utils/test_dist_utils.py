@@ -164,6 +164,21 @@ def test_a_component_that_can_take_one_value_only_adds_nothing():
         assert target(pinned) == pytest.approx(target(alone))
 
 
+@pytest.mark.parametrize("names", [*([name] for name in CASES), ["squashed", "multi_discrete", "normal_0"]])
+def test_the_log_probability_of_what_is_drawn_is_that_of_all_its_parts(names):
+    parts = {name: CASES[name][0]([4, 5]) for name in names}
+    with rng.scope(tf.constant([1, 2])):
+        action, log_prob = dist_utils.sample_with_log_probability(parts, 2)
+    expected = sum(part.log_prob(action[name]).numpy().reshape(4, 5, -1).sum(-1) for name, part in parts.items())
+    # Of an action at its bound TensorFlow Probability no longer knows what was squashed.
+    inside = np.ones([4, 5], bool)
+    if "squashed" in names:
+        middle, half = (_BOX.maximum + _BOX.minimum) / 2.0, (_BOX.maximum - _BOX.minimum) / 2.0
+        inside = (np.abs(action["squashed"] - middle) < 0.999 * half).all(-1)
+    assert inside.sum() > 10
+    np.testing.assert_allclose(log_prob.numpy()[inside], expected[inside], rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("reparametrized", [True, False])
 def test_estimated_entropy_and_its_gradient(reparametrized):
     scale = tf.constant(1.7)
