@@ -67,9 +67,9 @@ class Part:
     def begin_streams(self, exp_replayer: str | None, num_envs: int, unroll_length: int) -> None:
         """Makes ready for new streams: those of `num_envs` single environments; the rest as `set_exp_replayer` has it."""
         self._streams = num_envs * self.slots.count
-        self.algorithm.set_exp_replayer(
-            self.behavior.exp_replayer or exp_replayer, self._streams, unroll_length=unroll_length
-        )
+        # The driver's need not suit one that does not learn.
+        chosen = self.behavior.exp_replayer or (exp_replayer if self.behavior.trained else "one_time")
+        self.algorithm.set_exp_replayer(chosen, self._streams, unroll_length=unroll_length)
         self._dropped_before += self._processor.dropped_steps + self._processor.held_steps
         joined = self.behavior.unroll_length or unroll_length
         self._processor = AgentProcessor(joined, self._drops_cut)

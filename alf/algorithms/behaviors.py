@@ -158,7 +158,7 @@ class Behaviors(OffPolicyAlgorithm):
 
     def updates_made(self) -> int:
         """See `OffPolicyAlgorithm`; of the behavior that has made the most."""
-        return max(p.algorithm.updates_made() for p in self._parts)
+        return max((p.algorithm.updates_made() for p in self._parts if p.behavior.trained), default=0)
 
     @property
     def reproducible(self) -> bool:
@@ -216,12 +216,12 @@ class Behaviors(OffPolicyAlgorithm):
         for part in self._parts:
             part.algorithm.set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)
 
-    def set_seed(self, seed: int) -> None:
-        """Seeds every behavior, each otherwise; the first one as if it were alone."""
-        super().set_seed(seed)
+    def set_seed(self, seed: int, again: bool = True) -> None:
+        """Seeds every behavior, each otherwise; the first one as if it were alone. The rest as `OffPolicyAlgorithm`."""
+        super().set_seed(seed, again)
         others = np.random.SeedSequence(seed).generate_state(len(self._parts))
         for i, part in enumerate(self._parts):
-            part.algorithm.set_seed(int(others[i]) if i else seed)
+            part.algorithm.set_seed(int(others[i]) if i else seed, again)
 
     def set_default_replayer(self, arguments: Mapping[str, Any]) -> None:
         """See `OffPolicyAlgorithm`; of each behavior by the arguments that it is trained with."""

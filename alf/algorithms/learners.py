@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from alf.data_structures import Experience, Nest
 from alf.networks.calling import learning
@@ -89,6 +90,29 @@ class Learners:
             )
 
         return [share(*pair) for pair in itertools.pairwise(borders)]
+
+
+def make_learners(count: int, name: str, in_loss: bool) -> Learners | None:
+    """`Learners`, or None where there is one, or nothing to share, which a warning tells.
+
+    Args:
+      count: how many.
+      name: of the algorithm that they train.
+      in_loss: all its networks run in the loss.
+
+    Raises:
+      ValueError: there are not so many.
+    """
+    learners = Learners(count) if count > 1 else None
+    if learners is None or not in_loss:
+        return learners
+    logging.warning(
+        "%s runs its networks in the loss, which one learner computes: %d learners have nothing to share, and one trains. "
+        "They share an Agent's encoding_network, recurrent networks, and the actor of SAC, PPO and actor-critics.",
+        name,
+        count,
+    )
+    return None
 
 
 class SharedTape:

@@ -15,7 +15,7 @@ from absl import logging
 from alf.algorithms import contracts, minibatch
 from alf.algorithms.gradient_norms import gradient_norms
 from alf.algorithms.learner_tape import LearnerTape
-from alf.algorithms.learners import Learners, SharedTape
+from alf.algorithms.learners import Learners, SharedTape, make_learners
 from alf.algorithms.rl_algorithm import RLAlgorithm, training_info_from
 from alf.data_structures import Experience, LossInfo, Nest, StepType
 from alf.networks.calling import learning
@@ -87,8 +87,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def memories(self) -> dict[str | None, UniformReplay]:
         """The memories that training samples from, by the names of behaviors; None stands for an agent that is alone."""
-        replayer = self._volatile.replayer
-        return {None: replayer} if isinstance(replayer, UniformReplay) else {}
+        return {None: self._volatile.replayer} if isinstance(self._volatile.replayer, UniformReplay) else {}
 
     def memory_uses(self, arguments: Mapping[str, Any]) -> dict[str | None, MemoryUse]:
         """What `train`, called with `arguments`, draws from each of `memories`.
@@ -121,8 +120,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def updates_made(self) -> int:
         """Gradient steps so far: those of the optimiser that has made the most, iterations where there is none."""
-        made = [int(optimizer.iterations) for optimizer, _ in self.optimized_variables()]
-        return max(made, default=int(self._iterations))
+        return max((int(o.iterations) for o, _ in self.optimized_variables()), default=int(self._iterations))
 
     @property
     def reproducible(self) -> bool:
@@ -162,12 +160,14 @@ class OffPolicyAlgorithm(RLAlgorithm):
         Raises:
           ValueError: there are fewer.
         """
-        self._volatile.learners = Learners(count) if count > 1 else None
+        in_loss = self.runs_in_loss and is_stateless(self.learning_state_spec)
+        self._volatile.learners = make_learners(count, self.name, in_loss)
         self._volatile.functions.clear()
 
-    def set_seed(self, seed: int) -> None:
-        """Seeds the shuffling and every other random number of training."""
-        self._seed.assign(seed % (2**31))
+    def set_seed(self, seed: int, again: bool = True) -> None:
+        """Seeds the shuffling and every other random number of training; without `again` only where nothing has yet."""
+        if again or not int(self._seed):
+            self._seed.assign(seed % (2**31))
 
     def set_default_replayer(self, arguments: Mapping[str, Any]) -> None:
         """Chooses the replayer of drivers that are not told which, by how `train`, called with `arguments`, will train."""

@@ -96,7 +96,7 @@ class AsyncOffPolicyDriver(Driver):
           num_envs: N, how often `env_f` is called.
           mode: "async"; "lockstep" (actors exactly one version behind) or "sync" (lag 0), both reproducible from the seed.
           max_policy_lag: segments with an older step than this many versions are dropped and counted.
-          random_seed: seeds action sampling and shuffling; None draws one.
+          random_seed: as in SyncOffPolicyDriver.
           stepping: "graph" steps environments inside traced code, "host" in Python, "auto" measures and chooses for each.
           stall_timeout_secs: a step or reset of an environment, or an observer, that takes longer, or a learner that
             waits longer for a batch, ends the run with an error.
@@ -130,8 +130,6 @@ class AsyncOffPolicyDriver(Driver):
             self._stall_timeout_secs = stall_timeout_secs
             self._stop_timeout_secs = stop_timeout_secs
             algorithm.set_exp_replayer(exp_replayer, count * self._batch_size, count, unroll_length, learn_queue_cap)
-            if random_seed is not None:
-                algorithm.set_seed(random_seed)
 
             self._coord = Coordinator()
             self._store = PolicyStore(algorithm.acting_variables(), on_host=num_actor_queues == 0)

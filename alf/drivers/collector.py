@@ -263,8 +263,14 @@ def check_stepping(stepping: str) -> None:
 
 
 def driver_seeds(random_seed: int | None, algorithm: OffPolicyAlgorithm) -> np.random.SeedSequence:
-    """The source of a driver's seeds: other ones than whatever else uses `random_seed`, and others after a resume."""
+    """The source of a driver's seeds: other ones than whatever else uses `random_seed`, and others after a resume.
+
+    Seeds training too; with a seed that is drawn only where nobody has.
+    """
     if random_seed is None:
-        return np.random.SeedSequence()
+        drawn = np.random.SeedSequence()
+        algorithm.set_seed(int(drawn.generate_state(1)[0]), again=False)
+        return drawn
     check_range(0, random_seed=random_seed)
+    algorithm.set_seed(random_seed)
     return np.random.SeedSequence([random_seed, int(algorithm.iterations), _SEED_TAG])

@@ -56,7 +56,7 @@ class SyncOffPolicyDriver(Driver):
             "one_time" without one.
           observers: called as `f(trajectory [T, B, ...])`.
           metrics: called likewise, with a trajectory that has no observations; reported after the four standard ones.
-          random_seed: seeds action sampling and shuffling; None draws one.
+          random_seed: seeds action sampling and training; None draws one, for training only where `set_seed` has not.
           stepping: as in AsyncOffPolicyDriver.
           teacher: called at every step, as `f(transformed time step [B, ...], the policy's action [B, ...])`, numpy arrays;
             the action that it gives is played and recorded, with the policy's own distribution.
@@ -71,8 +71,6 @@ class SyncOffPolicyDriver(Driver):
         self._unroll_length = unroll_length
         self._batch_size = env.batch_size
         algorithm.set_exp_replayer(exp_replayer, env.batch_size, 1, unroll_length, 1)
-        if random_seed is not None:
-            algorithm.set_seed(random_seed)
         self._store = PolicyStore(algorithm.acting_variables())
         seed = driver_seeds(random_seed, algorithm)
         self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)

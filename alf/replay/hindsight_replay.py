@@ -108,7 +108,12 @@ class HindsightReplay(UniformReplay):
         if self._others >= _MANY:
             return
         given, reward = exp.reward.numpy(), self._reward(exp.observation, exp.observation["desired_goal"], exp).numpy()
-        other = (exp.step_type.numpy() != StepType.FIRST) & ~np.isclose(given, reward, rtol=1e-3, atol=1e-4)
+        step_type = exp.step_type.numpy()
+        # The step that stands for a crash of an environment has no reward of the task.
+        lost = (
+            (step_type == StepType.LAST) & (exp.discount.numpy() > 0.0) & (given == self._shaped(tf.zeros([1])).numpy())
+        )
+        other = (step_type != StepType.FIRST) & ~lost & ~np.isclose(given, reward, rtol=1e-3, atol=1e-4)
         self._others += int(other.sum())
         if self._others >= _MANY:
             achieved, desired = (exp.observation[field].numpy()[other][0] for field in _GOALS)
@@ -207,10 +212,12 @@ class HindsightReplay(UniformReplay):
 
     def _reward(self, observation: Mapping[str, Nest], goal: Nest, exp: Experience) -> Any:
         """What follows from a goal, as rewards of `exp` are recorded."""
-        reward: Any = tf.cast(self._reward_fn(observation["achieved_goal"], goal), exp.reward.dtype)
-        if self._shape_reward is not None:
-            reward = tf.reshape(self._shape_reward(tf.reshape(reward, [-1])), tf.shape(reward))
-        return reward
+        return self._shaped(tf.cast(self._reward_fn(observation["achieved_goal"], goal), exp.reward.dtype))
+
+    def _shaped(self, reward: Any) -> Any:
+        if self._shape_reward is None:
+            return reward
+        return tf.reshape(self._shape_reward(tf.reshape(reward, [-1])), tf.shape(reward))
 
 
 def _drawn(spec: Any, draw: np.random.Generator) -> tf.Tensor:

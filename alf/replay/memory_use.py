@@ -25,6 +25,11 @@ class MemoryUse(NamedTuple):
     kept: bool = True
 
     @property
+    def capacity(self) -> int:
+        """How many steps of environments it holds when it is full."""
+        return self.memory.batch_size * self.memory.buffer.max_length // self.slots
+
+    @property
     def has_minibatch(self) -> bool:
         """Whether there is one to draw, or anything to train on; raises ReplayTooSmallError where there never will be."""
         return self.memory.total_steps > 0 if self.size is None else self.memory.can_sample(self.size, self.length)

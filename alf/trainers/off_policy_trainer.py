@@ -39,6 +39,7 @@ from alf.trainers.remote_evaluation import RemoteEvaluation
 from alf.trainers.run_environments import evaluation_rows
 from alf.trainers.run_report import EVAL_DIR
 from alf.utils.common import is_stateless
+from alf.utils.target_updater import TargetUpdater
 
 # Steps of a sequence through which next to nothing can be remembered.
 _TOO_SHORT = 2
@@ -110,6 +111,11 @@ class OffPolicyTrainer(Trainer):
                 raise ValueError(
                     f"{type(part).__name__} takes its statistics from what is collected, and TrainerConfig.unroll_length=0 "
                     "collects nothing: leave it out."
+                )
+            if isinstance(part, TargetUpdater) and part.by_env_steps:
+                raise ValueError(
+                    "Target networks that move every so many environment steps (target_update_unit='env_steps') never do "
+                    "where TrainerConfig.unroll_length=0 collects none: set it to 'updates', and the period with it."
                 )
         for use in self.algorithm.memory_uses(self._training()).values():
             there = use.memory.num_sequences(use.length)
@@ -190,8 +196,13 @@ class OffPolicyTrainer(Trainer):
 
     def _steps_before_learning(self) -> int:
         config, counters = self._config, self._counters
-        lost = self._saver.memory_lost and counters.iterations > 0
-        return max(config.initial_collect_steps, counters[Phase.HEATUP].of(EnvironmentSteps).value if lost else 0)
+        if not counters.iterations:
+            return config.initial_collect_steps
+        if self._saver.memory_lost:
+            return max(config.initial_collect_steps, counters[Phase.HEATUP].of(EnvironmentSteps).value)
+        # A memory that came back full holds no more.
+        uses = self.algorithm.memory_uses(self._training()).values()
+        return min([config.initial_collect_steps, *(use.capacity for use in uses)])
 
     def _updates_due(self, begin: int, end: int) -> int:
         """How many updates follow on environment steps `begin` to `end` of this iteration.
@@ -270,8 +281,7 @@ class _Filling:
         self._most = max(held, self._most)
         if use.size is None or self._most >= use.size:
             return
-        memory = use.memory.batch_size * use.memory.buffer.max_length // use.slots
-        if self._since > 2 * memory:
+        if self._since > 2 * use.capacity:
             whose, why = "", ""
             if self._behavior is not None:
                 whose, why = f" of the behavior {self._behavior!r}", "its agents decide too seldom, or "
@@ -279,7 +289,7 @@ class _Filling:
                 why += "its episodes do not end (store_transitions_only_when_episodes_are_terminated), or "
             raise ReplayTooSmallError(
                 f"The replay memory{whose} never holds mini_batch_size={use.size} sequences of mini_batch_length="
-                f"{use.length} steps: it came to {self._most}, and {self._since} more steps, over twice the {memory} that "
+                f"{use.length} steps: it came to {self._most}, and {self._since} more steps, over twice the {use.capacity} that "
                 f"it keeps, brought none, since {why}its streams have gaps (as where AsyncOffPolicyDriver.max_policy_lag "
                 "drops segments, or a transform of steps draws random numbers). Raise unroll_length, max_policy_lag or "
                 "ReplayBuffer.max_length, or lower mini_batch_length or mini_batch_size."

@@ -47,6 +47,11 @@ class TargetUpdater(tf.Module):
         """(variable, its target) of every variable."""
         return self._pairs.value
 
+    @property
+    def by_env_steps(self) -> bool:
+        """Whether its period is one of environment steps, without which nothing moves."""
+        return self._env_steps is not None
+
     def due(self) -> tf.Tensor:
         """Bool []: whether the next call will move the targets, as far as is known now."""
         if self._env_steps is None:

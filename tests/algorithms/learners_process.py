@@ -7,6 +7,7 @@ learner, how far that one has moved them, and what both report.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import gin
 import numpy as np
 import tensorflow as tf
+from tf_agents.networks.encoding_network import EncodingNetwork
 
+from alf.algorithms.agent import Agent
 from alf.algorithms.learners import Learners
 from alf.data_structures import Experience
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
@@ -23,7 +26,7 @@ from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv, RNNPo
 from alf.trainers.config import TrainerConfig
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer
 from tests.algorithms.networks import ppo, specs_of
-from tests.algorithms.off_policy import make
+from tests.algorithms.off_policy import adam, make
 from tests.trainers.small_run import make_algorithm
 
 DEVICES = 3
@@ -72,11 +75,31 @@ def of_segments(env_f: Callable[[int], Any], algorithm: Any, size: int | None, l
     return compare(algorithm, lambda: algorithm.train(2, size, length, clear_replay_buffer=False), learners)
 
 
+def encoded(name: str, obs: Any, act: Any) -> Agent:
+    def inner(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+        return make(name, observation_spec, action_spec)
+
+    encoder = EncodingNetwork(obs, fc_layer_params=(8,), activation_fn=tf.nn.tanh)
+    return Agent(obs, act, inner, encoding_network=encoder, optimizer=adam(1e-2))
+
+
+def in_loss() -> list[Any]:
+    """Whether learners of an algorithm that runs all its networks in the loss share anything, and what is told."""
+    told: list[str] = []
+    algorithm = make("dqn", *specs_of(PolicyUnittestEnv(4, 5, seed=0)))
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("absl").addHandler(handler)
+    algorithm.set_learners(2)
+    logging.getLogger("absl").removeHandler(handler)
+    return [algorithm._volatile.learners is not None, *told]
+
+
 def of_samples(name: str) -> dict[str, Any]:
-    """An algorithm that learns from samples of a memory."""
+    """An algorithm that learns from samples of a memory; DQN behind a network that encodes what it sees."""
     kind = ActionType.Discrete if name == "dqn" else ActionType.Continuous
     env = PolicyUnittestEnv(4, 5, action_type=kind, seed=0)
-    algorithm = make(name, *specs_of(env))
+    algorithm = encoded(name, *specs_of(env)) if name == "dqn" else make(name, *specs_of(env))
     driver = SyncOffPolicyDriver(env, algorithm, 8, exp_replayer="uniform", random_seed=0)
     for _ in range(4):
         driver.run()
@@ -135,7 +158,8 @@ def main() -> None:
         "ragged": of_segments(plain, ppo(plain(0)), 9, 3, 1),
         "recurrent": of_segments(recurrent, with_memory, 5, 2, 4),
         "dqn": of_samples("dqn"),
-        "ddpg": of_samples("ddpg"),
+        "sac": of_samples("sac"),
+        "in loss": in_loss(),
         "resumed": resumed(sys.argv[1]),
     }
     print(json.dumps(found))

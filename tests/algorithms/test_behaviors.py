@@ -20,6 +20,7 @@ from alf.environments import suite_agents
 from alf.environments.grouped_rows import GroupedRows
 from alf.environments.utils import create_environment
 from alf.replay.experience_replayer import OnetimeExperienceReplayer
+from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
 from tests.algorithms.networks import recurrent
 from tests.algorithms.off_policy import make
@@ -223,10 +224,23 @@ def test_a_behavior_that_does_not_learn_needs_no_optimizer():
     assert not any(_changed(algorithm, first, "chaser"))
     assert all(_changed(algorithm, first, "runner"))
     algorithm.build_optimizers()
+    assert algorithm.updates_made() == 4 * 3
 
     learning = _algorithm(_pursuit(1), lambda *specs: Behaviors(*specs, {**_PAIR, "chaser": Behavior(without)}))
     with pytest.raises(ValueError, match=r"The behavior 'chaser' cannot learn so: .* has no optimizer for \["):
         learning.build_optimizers()
+
+
+def test_the_replayer_of_a_driver_is_not_for_a_behavior_that_does_not_learn():
+    """Whose algorithm may be one that it refuses; one of its own it has."""
+    for own, kind in ((None, OnetimeExperienceReplayer), ("uniform", UniformReplay)):
+        frozen = dataclasses.replace(_PAIR["chaser"], trained=False, exp_replayer=own)
+        env = _pursuit()
+        algorithm = _algorithm(env, lambda *specs, frozen=frozen: Behaviors(*specs, {**_PAIR, "chaser": frozen}))
+        driver = SyncOffPolicyDriver(env, algorithm, unroll_length=8, exp_replayer="prioritized", random_seed=11)
+        driver.stop()
+        assert type(algorithm.by_name["chaser"].exp_replayer) is kind
+        assert isinstance(algorithm.by_name["runner"].exp_replayer, PrioritizedReplay)
 
 
 def test_training_one_behavior_leaves_all_variables_of_another_as_they_are():

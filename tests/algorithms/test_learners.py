@@ -30,7 +30,7 @@ def found(run_dir: pathlib.Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("case", ["whole", "ragged", "recurrent", "dqn", "ddpg"])
+@pytest.mark.parametrize("case", ["whole", "ragged", "recurrent", "dqn", "sac"])
 def test_updates_are_those_of_a_single_learner(case: str, found: dict[str, Any]) -> None:
     assert found[case]["moved"] > 1e-3
     assert found[case]["apart"] < TOLERANCE
@@ -41,6 +41,15 @@ def test_updates_are_those_of_a_single_learner(case: str, found: dict[str, Any])
 def test_a_run_goes_on_with_another_number_of_learners(found: dict[str, Any], run_dir: pathlib.Path) -> None:
     assert found["resumed"] == [[0, 2], [2, 3], [3, 4]]
     assert list(run_dir.rglob("saved_model.pb"))
+
+
+def test_networks_that_run_in_the_loss_are_not_shared_and_that_is_told(found: dict[str, Any]) -> None:
+    shared, told = found["in loss"]
+    assert not shared
+    assert (
+        "DqnAlgorithm runs its networks in the loss, which one learner computes: 2 learners have nothing to share"
+        in told
+    )
 
 
 def test_numbers_that_cannot_be_are_refused(found: dict[str, Any]) -> None:

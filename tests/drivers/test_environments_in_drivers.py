@@ -264,6 +264,24 @@ def test_seeds_of_a_driver_are_others_after_a_resume() -> None:
     assert states[0] != states[1] == states[2]
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_without_a_seed_training_draws_one_unless_it_has(kind: str) -> None:
+    def seed_of(random_seed: int | None, own: int | None = None) -> int:
+        env = make_envs(1, 2)[0]
+        algorithm = CountingAlgorithm(env)
+        if own is not None:
+            algorithm.set_seed(own)
+        if kind == "sync":
+            SyncOffPolicyDriver(env, algorithm, 4, random_seed=random_seed).stop()
+        else:
+            AsyncOffPolicyDriver([env], algorithm, 0, 4, 1, random_seed=random_seed).stop()
+        return int(algorithm._seed)
+
+    assert len({seed_of(None) for _ in range(3)}) == 3
+    assert seed_of(None, own=17) == 17
+    assert seed_of(5) == seed_of(5, own=17) == 5
+
+
 def test_errors_name_the_stream_by_its_number_among_all() -> None:
     class Poisoned(CountingEnvironment):
         def _step(self, action: Any) -> ts.TimeStep:

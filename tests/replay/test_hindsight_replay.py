@@ -18,7 +18,7 @@ from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
-from alf.data_structures import PolicyStep
+from alf.data_structures import PolicyStep, StepType
 from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
@@ -94,6 +94,31 @@ def test_a_reward_function_of_another_task_is_warned_of_once(logged: list[str]) 
         "HindsightReplay.reward_fn gives -2 for the goal [-1. -1.] at [ 0. 12.], and the environment gave -32"
         in warning
     )
+
+
+def test_steps_that_stand_for_a_crash_tell_nothing_of_the_reward_function(logged: list[str]) -> None:
+    """All rows of an environment that crashed end so: cut off, without a reward."""
+    goal = tf.TensorSpec([2], tf.float32)
+    spec = SPEC._replace(observation={"observation": goal, "achieved_goal": goal, "desired_goal": goal})
+    for cut_off in (True, False):
+        logged.clear()
+        replayer = HindsightReplay(spec, 1, reward_of)
+        replayer.set_reward_shaping(lambda reward: 2.0 * reward - 1.0)
+        for begin in range(0, 60, 4):
+            exp = segments(np.array([[0]]), np.array([[begin]]), 4)
+            observation = with_goals(exp)
+            shaped = 2.0 * reward_of(observation["achieved_goal"], observation["desired_goal"]) - 1.0
+            last = tf.fill(exp.step_type.shape, True) & tf.constant([False, True, False, False])[:, None]
+            time_step = exp.bootstrap.time_step
+            exp = exp._replace(
+                observation=observation,
+                step_type=tf.where(last, int(StepType.LAST), exp.step_type),
+                discount=tf.where(last, 1.0 if cut_off else 0.0, exp.discount),
+                reward=tf.where(last, -1.0, shaped),
+                bootstrap=exp.bootstrap._replace(time_step=time_step._replace(observation=with_goals(time_step))),
+            )
+            replayer.observe(exp)
+        assert bool(logged) != cut_off
 
 
 @pytest.mark.parametrize("length", [2, 3, 7])

@@ -15,6 +15,7 @@ from alf.trainers.counts import EnvironmentEpisodes
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.phases import Phase
+from tests.algorithms.off_policy import make
 from tests.replay.q_learning import TinyQ
 
 TRAINERS = pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
@@ -177,6 +178,32 @@ def test_statistics_that_nothing_is_collected_for_are_refused(replay_config, pat
         ValueError, match=r"ObservationNormalizer takes its statistics from what is collected, and Trainer"
     ):
         replay_config(SyncOffPolicyTrainer, **config).create_trainer().train()
+
+
+def test_targets_that_wait_for_steps_that_nobody_makes_are_refused(replay_config, path):
+    def dqn(observation_spec, action_spec, debug_summaries=False):
+        return make("dqn", observation_spec, action_spec, target_update_unit="env_steps")
+
+    config = {"algorithm_ctor": dqn, "load_memory_from_file_path": path, "unroll_length": 0}
+    told = r"\(target_update_unit='env_steps'\) never do where TrainerConfig\.unroll_length=0 collects none"
+    with pytest.raises(ValueError, match=told):
+        replay_config(SyncOffPolicyTrainer, **config).create_trainer().train()
+
+
+# ---- a full memory ----
+
+
+def test_a_resumed_run_whose_memory_is_full_goes_on_learning(replay_config):
+    """Though it holds fewer steps than were collected at the beginning."""
+    gin.bind_parameter("ReplayBuffer.max_length", 20)
+    steps = []
+    for iterations in (1, 2):
+        settings = {"checkpoint_replay": True, "initial_collect_steps": 200, "unroll_length": 10}
+        with replay_config(SyncOffPolicyTrainer, num_iterations=iterations, **settings).create_trainer() as trainer:
+            trainer.train()
+        steps.append(trainer.counters.env_steps)
+        assert trainer.algorithm.exp_replayer.total_steps == 80
+    assert steps == [200, 240]
 
 
 # ---- whole episodes ----
