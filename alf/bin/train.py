@@ -78,19 +78,19 @@ def _train(argv: Sequence[str]) -> None:
     root_dir = command_line.root_dir(argv)
     command_line.set_up()
     command_line.parse_gin(root_dir, edits_count=True, begins_anew=_FORCE.value)
-    _bind_workers()
+    _bind_flags()
     _prepare(root_dir)
     command_line.make_directory(root_dir, "--root_dir")
-    train_eval(root_dir, _STRICT.value, _INITIALIZE_FROM.value)
+    train_eval(root_dir, _STRICT.value)
 
 
-def _bind_workers() -> None:
-    """Puts the flags about workers over the gin files, so that the configuration that is written down has them too."""
+def _bind_flags() -> None:
+    """Puts flags of `TrainerConfig` over the gin files, so that the configuration that is written down has them too."""
     from alf.trainers.config import TrainerConfig
     from alf.utils.gin_utils import bind
 
-    for flag in (_NUM_WORKERS, _RAY_ADDRESS):
-        if flag.value is not None:
+    for flag in (_NUM_WORKERS, _RAY_ADDRESS, _INITIALIZE_FROM):
+        if flag.value not in (None, ""):
             bind(TrainerConfig, flag.name, flag.value)
 
 

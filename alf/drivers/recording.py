@@ -110,7 +110,7 @@ def record_episodes(
     if not recorder.has(each):
         raise ValueError(
             f"Of {num_episodes} episodes, {sum(map(len, recorder.finished))} ended in {each * max_steps_per_episode} steps: "
-            "raise max_steps_per_episode, or give the environment a time limit."
+            "give the environment a time limit, such as suite_gym.load.max_episode_steps, or raise max_steps_per_episode."
         )
     rows = [row for episodes in recorder.finished for episode in episodes[:each] for row in episode]
     steps = tf.nest.map_structure(lambda *x: np.stack(x), *rows)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from absl import logging
 
-from alf.metrics.tables import CsvFile, Value, finite
+from alf.metrics.tables import CsvFile, Value, finite, read_csv
 from alf.metrics.writers import STEP
 
 
@@ -28,9 +28,12 @@ class EpisodeRows:
 
     def resume(self, number: str, step: int, most: float) -> int:
         """Removes rows above a global step, or whose column `number` is above `most`; returns the last number that stays."""
-        last = finite(self._file.cut(STEP, step).get(number))
-        # Rows are told by the iteration before them, so those of the one after a checkpoint have its step.
-        return int(last if last <= most else finite(self._file.cut(number, most).get(number)))
+        with self.told():
+            last = finite(self._file.cut(STEP, step).get(number))
+            # Rows are told by the iteration before them, so those of the one after a checkpoint have its step.
+            return int(last if last <= most else finite(self._file.cut(number, most).get(number)))
+        # All rows have stayed.
+        return int(max((finite(row.get(number)) for row in read_csv(self._file.path)), default=0))
 
     def append(self, rows: Iterable[Mapping[str, Value]]) -> None:
         """Adds rows."""

@@ -45,11 +45,13 @@ class Saver:
       checkpointer: writes and reads, after `restore`.
       path: the newest checkpoint, without suffix; None while there is none.
       memory_lost: a replay memory that there was at the restored checkpoint is not there any more.
+      lacks_evaluation: an evaluation beside training has ended since the newest checkpoint.
     """
 
     checkpointer: Checkpointer
     path: str | None
     memory_lost = False
+    lacks_evaluation = False
 
     def __init__(self, root_dir: str, config: TrainerConfig, counters: Counters) -> None:
         """Creates the saver of a run; `restore` comes next.
@@ -214,9 +216,8 @@ class Saver:
         has nothing to learn from.
         """
         counters = self._counters
-        return counters.iterations != self._saved_iterations or (
-            not counters.iterations and self.collected != self._saved_collected
-        )
+        gained = counters.iterations != self._saved_iterations
+        return gained or self.lacks_evaluation or (not counters.iterations and self.collected != self._saved_collected)
 
     def _goes_on_from_it(self, kinds: Sequence[str]) -> bool:
         """Whether this step has a periodic checkpoint, which with `exact_resume` no other kind may replace."""
@@ -272,13 +273,15 @@ class Saver:
     ) -> None:
         """Writes a checkpoint of this moment; arguments as in `save`, every failure is raised, with a note on what is lost."""
         self._saved_steps, self._saved_secs = self._counters.env_steps, time.monotonic()
-        self.check_weights()
-        if self.outdated and not self._goes_on_from_it(kinds):
-            self.checkpointer.outdate()
         try:
+            self.check_weights()
+            if self.outdated and not self._goes_on_from_it(kinds):
+                self.checkpointer.outdate()
             record = self.checkpointer.save(
                 self._counters.global_steps, reward=reward, reward_episodes=reward_episodes, kinds=kinds
             )
+        except NonFiniteError:
+            raise
         except Exception as e:
             reason = (str(e).splitlines() or [""])[0]
             e.add_note(
@@ -287,6 +290,7 @@ class Saver:
             )
             raise
         self._failures, self._saved_collected, self._saved_iterations = 0, self.collected, self._counters.iterations
+        self.lacks_evaluation = False
         self.path = os.path.join(self.checkpointer.directory, record.name)
         logging.log_every_n_seconds(
             logging.INFO, "Saved %s (%s).", 10, self.path, ", ".join(record.kinds) or "evaluated"

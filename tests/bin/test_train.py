@@ -122,6 +122,12 @@ def test_initialize_from_takes_the_weights_of_another_run(tmp_path, logged):
     assert run_here(train.main, f"--root_dir={tmp_path / 'new'}", f"--initialize_from={tmp_path / 'a'}", *settings) == 0
     assert any(line.startswith(f"Weights from {tmp_path / 'a'}") for line in logged)
     assert _checkpoints(tmp_path / "new") == ["ckpt-1"]
+    # Killed before its first checkpoint, it begins so again by what it has written down.
+    shutil.rmtree(tmp_path / "new" / "train")
+    (tmp_path / "new" / "training_status.json").unlink()
+    logged.clear()
+    assert run_here(train.main, f"--root_dir={tmp_path / 'new'}") == 0
+    assert any(line.startswith(f"Weights from {tmp_path / 'a'}") for line in logged)
 
 
 def test_resume_insists_on_a_run_and_force_starts_anew(tmp_path, logged):

@@ -7,11 +7,13 @@ import itertools
 import os
 import random
 import signal
+import threading
 import time
 
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from alf.drivers import threads
 from alf.metrics.tables import read_csv
@@ -210,6 +212,54 @@ def test_a_failure_costs_no_metrics(small_config, monkeypatch):
     resumed.close()
     assert counted[0][1] > 0
     assert counted[0] == counted[1]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_observers_slower_than_learning_get_all_of_it(exact, small_config):
+    """At the end, and at the checkpoints of a run that goes on exactly, though `stop` waits for them less long."""
+    taken, seen = [], []
+
+    def slow(trajectory, *_):
+        time.sleep(0.2)
+        seen.append(int(tf.size(trajectory.reward)))
+
+    class Watched(AsyncOffPolicyTrainer):
+        def _init_driver(self, *args):
+            driver = super()._init_driver(*args)
+            driver.observers.append(slow)
+            return driver
+
+    gin.bind_parameter("AsyncOffPolicyDriver.stop_timeout_secs", 0.1)
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    settings = {"checkpoint_interval": 1, "exact_resume": True} if exact else {"checkpoint_interval": 0}
+    trainer = small_config(Watched, num_iterations=3, **settings).create_trainer()
+    trainer.initialize()
+    trainer.algorithm.add_experience_observer(lambda exp: taken.append(int(tf.size(exp.reward))))
+    trainer.train()
+    assert sum(seen) == sum(taken) > 0
+
+
+def test_an_evaluation_beside_training_that_ends_last_is_in_the_last_checkpoint(small_config):
+    settings = EVALUATED | {"eval_interval": 2, "evaluate_beside": True, "checkpoint_interval": 1, "num_iterations": 3}
+    trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
+    trainer.initialize()
+    gate, evaluator = threading.Event(), trainer._evaluations.prepare()
+    play, after = evaluator.play, trainer._after_iteration
+    evaluator.play = lambda *args: (gate.wait(60), play(*args))[1]
+
+    def watched():
+        after()
+        if trainer.counters.iterations == 3:
+            gate.set()
+
+    trainer._after_iteration = watched
+    trainer.train()
+    done = trainer._evaluations.history.all
+    assert [evaluation.step for evaluation in done] == [2]
+    with small_config(SyncOffPolicyTrainer, **settings).create_trainer() as again:
+        again.initialize()
+        assert [evaluation.returns for evaluation in again._evaluations.history.all] == [done[0].returns]
+        assert again.counters[Phase.TEST].of(EnvironmentSteps) == trainer.counters[Phase.TEST].of(EnvironmentSteps)
 
 
 def test_an_evaluation_that_was_interrupted_is_played_again(small_config, tmp_path, monkeypatch):
