@@ -96,10 +96,10 @@ def in_loss() -> list[Any]:
 
 
 def of_samples(name: str) -> dict[str, Any]:
-    """An algorithm that learns from samples of a memory; DQN behind a network that encodes what it sees."""
+    """An algorithm that learns from samples of a memory, behind a network that encodes what it sees."""
     kind = ActionType.Discrete if name == "dqn" else ActionType.Continuous
     env = PolicyUnittestEnv(4, 5, action_type=kind, seed=0)
-    algorithm = encoded(name, *specs_of(env)) if name == "dqn" else make(name, *specs_of(env))
+    algorithm = encoded(name, *specs_of(env))
     driver = SyncOffPolicyDriver(env, algorithm, 8, exp_replayer="uniform", random_seed=0)
     for _ in range(4):
         driver.run()
@@ -158,7 +158,7 @@ def main() -> None:
         "ragged": of_segments(plain, ppo(plain(0)), 9, 3, 1),
         "recurrent": of_segments(recurrent, with_memory, 5, 2, 4),
         "dqn": of_samples("dqn"),
-        "sac": of_samples("sac"),
+        "ddpg": of_samples("ddpg"),
         "in loss": in_loss(),
         "resumed": resumed(sys.argv[1]),
     }

@@ -30,7 +30,7 @@ def found(run_dir: pathlib.Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("case", ["whole", "ragged", "recurrent", "dqn", "sac"])
+@pytest.mark.parametrize("case", ["whole", "ragged", "recurrent", "dqn", "ddpg"])
 def test_updates_are_those_of_a_single_learner(case: str, found: dict[str, Any]) -> None:
     assert found[case]["moved"] > 1e-3
     assert found[case]["apart"] < TOLERANCE
