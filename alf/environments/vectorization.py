@@ -204,7 +204,7 @@ def _adapt_batch(made: Any, seeds: list[int], step_timeout_secs: float | None) -
         return EnvPoolEnvironment(made)
     if made.num_envs != len(seeds):
         seeds = distinct_seeds(seeds, made.num_envs)
-    if isinstance(made, AsyncVectorEnv):
+    if isinstance(made.unwrapped, AsyncVectorEnv):
         return ProcessEnvironment(made, seeds, step_timeout_secs)
     return VectorEnvironment(made, seeds)
 
