@@ -8,9 +8,11 @@ from typing import Any
 
 import gin
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 
 from alf.environments.agent_slots import AgentSlots, row
+from alf.environments.gymnasium_environment import flag
 
 Nest = Any
 
@@ -120,14 +122,16 @@ class Hierarchy(gymnasium.Wrapper):
             self._pursue(copy.deepcopy(row(action[UPPER], 0)))
             return self._frame(), 0.0, False, False, self._info
         observation, reward, terminated, truncated, self._info = self.env.step(row(action[LOWER], 0))
-        earned = float(reward)
+        # Environments may tell numbers as lists of one.
+        earned = float(np.asarray(reward).reshape(()))
+        terminated, truncated = flag(terminated), flag(truncated)
         self._upper.earn(UPPER, earned)
         before, self._observation = self._observation, copy.deepcopy(observation)
         by_goal = self._goals.reward(before, self._goal, self._observation)
         self._lower.earn(LOWER, self._weight * earned + float(by_goal))
         self._steps += 1
-        self._show(bool(terminated), bool(truncated))
-        return self._frame(), earned, bool(terminated), bool(truncated), self._info
+        self._show(terminated, truncated)
+        return self._frame(), earned, terminated, truncated, self._info
 
     def _pursue(self, goal: Nest) -> None:
         self._goal = goal

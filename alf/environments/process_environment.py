@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import pickle
+import queue
 import random
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
 import tensorflow as tf
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, async_vector_env
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, async_vector_env
 
 from alf.environments.call_thread import bounded_call
 from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, flag, one_picture, told_info
@@ -28,6 +30,8 @@ _DEFAULT_STEP_TIMEOUT_SECS = 300.0
 # Building and a first reset may start a simulator, so they get at least this long.
 _START_TIMEOUT_SECS = 300.0
 _CLOSE_TIMEOUT_SECS = 1.2
+# The exception of a worker comes right behind the news that there is one.
+_ERROR_TIMEOUT_SECS = 10.0
 
 # A worker forked while another is being connected would inherit its pipe, whose end would then never be seen.
 _FORK_LOCK = threading.Lock()
@@ -54,17 +58,40 @@ class _BoundedVectorEnv(AsyncVectorEnv):
             raise
 
 
+class _ErrorQueue:
+    """The exceptions of workers, for which Gymnasium waits without end where one cannot be pickled and never comes."""
+
+    def __init__(self, errors: Any) -> None:
+        self._errors = errors
+
+    def get(self) -> Any:
+        try:
+            return self._errors.get(timeout=_ERROR_TIMEOUT_SECS)
+        except queue.Empty:
+            raise ChildProcessError(
+                "A worker process failed with an exception that cannot be pickled, of which no more is known than what "
+                "the worker has printed: define its class at the top of a module, or let the callable make one "
+                'environment and set create_environment.vectorization = "async", which tells such exceptions.'
+            ) from None
+
+    def close(self) -> None:
+        self._errors.close()
+
+
+def _bounded(wait: Callable[[Any], Any], timeout_secs: float) -> Callable[..., Any]:
+    """A wait for workers that ends in time where the caller gives no timeout, as vector wrappers do."""
+    return lambda timeout=None: wait(timeout_secs if timeout is None else timeout)
+
+
 class ProcessEnvironment(VectorEnvironment):
-    """An `AsyncVectorEnv`, a process for each row, whose steps are bounded in time.
+    """An `AsyncVectorEnv`, a process for each row, in vector wrappers or none, whose steps are bounded in time.
 
     After an exception it is broken and can only be closed; `RestartingEnvironment` builds another.
     """
 
-    _env: AsyncVectorEnv
-
     def __init__(
         self,
-        env: AsyncVectorEnv,
+        env: VectorEnv,
         seeds: Sequence[int] | None = None,
         step_timeout_secs: float | None = None,
         told_phases: bool = False,
@@ -72,7 +99,7 @@ class ProcessEnvironment(VectorEnvironment):
         """Adapts `env`, which is closed with this.
 
         Args:
-          env: the vector environment, not yet reset.
+          env: an `AsyncVectorEnv`, or vector wrappers around one, not yet reset.
           seeds: B integers for the first reset, or None.
           step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows may take
             that, and at least 300.
@@ -84,41 +111,43 @@ class ProcessEnvironment(VectorEnvironment):
         super().__init__(env, seeds)
         self._told_phases = told_phases
         self._timeout = _DEFAULT_STEP_TIMEOUT_SECS if step_timeout_secs is None else step_timeout_secs
+        self._reset_timeout = max(self._timeout, _START_TIMEOUT_SECS)
+        self._workers: AsyncVectorEnv = self._env.unwrapped
+        self._bound_waits(self._workers)
         self._step_env = self._step_processes
+
+    def _bound_waits(self, workers: Any) -> None:
+        # On the object itself, as wrappers step it by methods that take no timeout.
+        workers.step_wait = _bounded(workers.step_wait, self._timeout)
+        workers.call_wait = _bounded(workers.call_wait, self._timeout)
+        workers.reset_wait = _bounded(workers.reset_wait, self._reset_timeout)
+        workers.error_queue = _ErrorQueue(workers.error_queue)
 
     @property
     def worker_pids(self) -> list[int]:
         """The process ids of the workers, one for each row."""
-        return [process.pid for process in self._env.processes]
+        return [process.pid for process in self._workers.processes]
 
     def _reset_env(self, seeds: list[int] | None) -> Any:
-        env = self._env
-        timeout = max(self._timeout, _START_TIMEOUT_SECS)
-        observation, self._info = self._call(lambda: env.reset_async(seed=cast(Any, seeds)), env.reset_wait, timeout)
-        return observation
+        return self._call(functools.partial(super()._reset_env, seeds), self._reset_timeout)
 
     def enter_phase(self, phase: str) -> None:
         """Tells the wrappers in the workers, where these can be told."""
         if self._told_phases:
-            self._call_method("enter_phase", phase)
+            self._call(functools.partial(self._workers.call, "enter_phase", phase), self._timeout)
 
     def render(self, mode: str = "rgb_array") -> np.ndarray | None:
         """As in `VectorEnvironment`; bounded in time."""
         del mode
-        return one_picture(self._call_method("render") if self._env.render_mode else None)
+        return one_picture(self._call(self._env.render, self._timeout) if self._env.render_mode else None)
 
     def _step_processes(self, action: Any) -> tuple[Any, ...]:
-        env = self._env
-        return self._call(lambda: env.step_async(action), env.step_wait, self._timeout)
+        return self._call(functools.partial(self._env.step, action), self._timeout)
 
-    def _call_method(self, name: str, *args: Any) -> Any:
-        env = self._env
-        return self._call(lambda: env.call_async(name, *args), env.call_wait, self._timeout)
-
-    def _call(self, send: Callable[[], None], wait: Callable[..., Any], timeout: float) -> Any:
+    def _call(self, function: Callable[[], Any], timeout: float) -> Any:
+        """What `function` gives, which waits for the workers for `timeout` at most."""
         try:
-            send()
-            return wait(timeout=timeout)
+            return function()
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             raise ChildProcessError(f"A worker process died: {self._exit_codes()}.") from error
         except multiprocessing.TimeoutError:
@@ -127,14 +156,17 @@ class ProcessEnvironment(VectorEnvironment):
             raise _original(error) from None
 
     def _exit_codes(self) -> str:
-        for process in self._env.processes:
+        for process in self._workers.processes:
             process.join(0.1)  # Its pipe may be gone a moment before it is.
-        codes = {row: process.exitcode for row, process in enumerate(self._env.processes) if not process.is_alive()}
+        codes = {row: p.exitcode for row, p in enumerate(self._workers.processes) if not p.is_alive()}
         return ", ".join(f"row {row} with exit code {code}" for row, code in codes.items()) or "its pipe is closed"
 
     def close(self) -> None:
         """Closes the environments, and kills the processes that do not end by themselves within seconds."""
-        close_workers(self._env)
+        close_workers(self._workers)
+        if self._env is not self._workers:
+            # Wrappers have files and windows of their own; what they wrap is closed already.
+            close_quietly(self._env)
 
 
 def make_process_environment(

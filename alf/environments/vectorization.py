@@ -204,7 +204,7 @@ def _adapt_batch(made: Any, seeds: list[int], step_timeout_secs: float | None) -
         return EnvPoolEnvironment(made)
     if made.num_envs != len(seeds):
         seeds = distinct_seeds(seeds, made.num_envs)
-    if isinstance(made, AsyncVectorEnv):
+    if isinstance(made.unwrapped, AsyncVectorEnv):
         return ProcessEnvironment(made, seeds, step_timeout_secs)
     return VectorEnvironment(made, seeds)
 
@@ -213,7 +213,8 @@ def _check_size(env: BatchedEnvironment, size: int) -> BatchedEnvironment:
     if env.batch_size != size:
         raise ValueError(
             f"The environment has {env.batch_size} rows where {size} are wanted: let its callable take num_envs (or "
-            f"batch_size), or set num_parallel_environments={env.batch_size}."
+            "batch_size) and make as many, since evaluation and play ask for fewer rows than training; where there is "
+            f"neither, num_parallel_environments={env.batch_size} is enough."
         )
     return env
 

@@ -123,10 +123,12 @@ def _verify(policy: ExportablePolicy, functions: list[str], path: str) -> None:
         raise ExportError(f"ONNX Runtime refuses the converted model: {e}") from e
     inputs = [value.name for value in session.get_inputs()]
     outputs = [value.name for value in session.get_outputs()]
+    # Actions and parameters may have names that begin alike.
+    states = {NEXT + name: name for name in policy.state}
 
     def model(given: Tensors) -> dict[str, np.ndarray]:
         results = session.run(outputs, {name: given[name].numpy() for name in inputs})
-        return {name.removeprefix(NEXT): result for name, result in zip(outputs, results, strict=True)}
+        return {states.get(name, name): result for name, result in zip(outputs, results, strict=True)}
 
     def heads(given: Tensors) -> Tensors:
         merged: Tensors = {}

@@ -23,6 +23,9 @@ Tensors = dict[str, tf.Tensor]
 # Beyond it a bound says that the environment has none, as the 3.4e38 of CartPole's velocities.
 _NO_BOUND = 1e6
 
+# From it on a bound of floats stands for infinity, of which TF-Agents' specs make the largest number of their dtype.
+_AS_INFINITE = 1e38
+
 
 class ExportError(RuntimeError):
     """A policy could not be exported; no file is left of the attempt."""
@@ -62,7 +65,7 @@ class Leaf:
         return tf.zeros(tf.stack([batch_size, *self.shape]), self.dtype)
 
     def describe(self) -> dict[str, Any]:
-        """The leaf for a JSON file; bounds that are infinite are None."""
+        """The leaf for a JSON file; bounds that are infinite, or stand for that, are None."""
         described = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name}
         if self.minimum is not None and self.maximum is not None:
             described |= {"minimum": _plain(self.minimum), "maximum": _plain(self.maximum)}
@@ -112,7 +115,7 @@ def _nested(values: Any) -> Any:
 
 def _number(value: Any) -> float | int | None:
     value = value.item() if isinstance(value, np.generic) else value
-    return value if math.isfinite(value) else None
+    return value if isinstance(value, int) or abs(value) < _AS_INFINITE else None
 
 
 def leaves_of(prefix: str, spec: Nest) -> list[Leaf]:

@@ -241,6 +241,10 @@ def test_unknown_ids_are_explained(name: str, match: str) -> None:
         ({"vectorization": "threads"}, "must be one of"),
         ({"num_parallel_environments": 0}, "at least one row"),
         ({"env_name": functools.partial(ToyVectorEnv, 3)}, "has 3 rows where 2 are wanted"),
+        (
+            {"env_name": functools.partial(ToyVectorEnv, 16), "num_parallel_environments": 16, "nonparallel": True},
+            r"has 16 rows where 1 are wanted: let its callable take num_envs .* evaluation and play ask for fewer rows",
+        ),
         ({"env_name": ToyVectorEnv, "vectorization": "sync"}, "a batch already"),
         ({"env_name": ToyEnv, "vectorization": "envpool"}, "needs the id"),
         ({"env_name": ToyEnv, "vectorization": "vector_entry_point"}, "no numpy-vectorised"),

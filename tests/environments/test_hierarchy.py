@@ -196,6 +196,30 @@ def test_a_goal_that_is_reached_at_the_time_limit(goal_is_episode: bool, discoun
     assert (lower[-1].step_type, lower[-1].discount) == (_LAST, discount)
 
 
+class Listed(gymnasium.Wrapper):
+    """Tells flags as lists of one, or rewards."""
+
+    def __init__(self, env: gymnasium.Env, flags: bool) -> None:
+        super().__init__(env)
+        self._flags = flags
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if self._flags:
+            return observation, reward, [terminated], [truncated], info
+        return observation, [reward], terminated, truncated, info
+
+
+@pytest.mark.parametrize("flags", [True, False])
+@pytest.mark.parametrize("length", [3, 20])
+def test_flags_and_rewards_may_be_lists_of_one(length: int, flags: bool) -> None:
+    """Episodes that are truncated, after 3 steps, and that end, 5 places away."""
+    settings, goals, moves = Settings(4, True, True, 0.5, True), [5, 1, 6], [1] * 20
+    listed = Hierarchy(Listed(Line(length), flags), LineGoals(True, True), settings.limit, settings.weight, True)
+    expected = _shown(_hierarchy(settings, length=length), iter(goals), iter(moves))
+    assert _shown(listed, iter(goals), iter(moves)) == expected
+
+
 def _lines(vectorization: str) -> Any:
     settings = Settings(3, True, True, 0.0, True)
     return create_environment(lambda: _hierarchy(settings), suite_gym.load, 3, seed=1, vectorization=vectorization)

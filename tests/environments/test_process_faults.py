@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import psutil
 import pytest
+from gymnasium.vector import AsyncVectorEnv, VectorEnv, VectorWrapper
 
 from alf.environments import process_environment
 from alf.environments.call_thread import bounded_call
-from alf.environments.process_environment import make_process_environment
+from alf.environments.process_environment import ProcessEnvironment, make_process_environment
 from alf.environments.utils import create_environment
-from tests.environments.toy_environments import ToyEnv
+from tests.environments.toy_environments import FailingEnv, ToyEnv
 
 
 class _OneFails(ToyEnv):
@@ -130,3 +133,104 @@ def test_one_array_of_all_rows_pictures_is_that_of_the_first() -> None:
     assert picture is not None
     assert picture.shape == (4, 5, 3)
     assert not picture.any()
+
+
+class _Watched(VectorWrapper):
+    """Doubles rewards, and writes down when it is closed, which it does not do well."""
+
+    closings = 0
+
+    def step(self, actions: Any) -> Any:
+        observation, reward, *rest = super().step(actions)
+        return observation, 2 * reward, *rest
+
+    def close(self, **kwargs: Any) -> None:
+        super().close(**kwargs)
+        _Watched.closings += 1
+        raise RuntimeError("the film is torn")
+
+
+def _rows_and_wrappers(
+    monkeypatch: pytest.MonkeyPatch, build: Callable[[], gymnasium.Env], wrappers: int
+) -> tuple[Callable[[], VectorEnv], list[int]]:
+    """A user's callable, of three processes within wrappers, and the ids of the processes that it has started."""
+    monkeypatch.setattr(_Watched, "closings", 0)
+    pids: list[int] = []
+
+    def make() -> VectorEnv:
+        env: VectorEnv = AsyncVectorEnv([build] * 3)
+        pids.extend(process.pid for process in env.processes)  # type: ignore[attr-defined]
+        for _ in range(wrappers):
+            env = _Watched(env)
+        return env
+
+    return make, pids
+
+
+@pytest.mark.parametrize("wrappers", [0, 1, 2])
+def test_workers_in_vector_wrappers_are_ended_with_one_that_is_killed(
+    monkeypatch: pytest.MonkeyPatch, wrappers: int
+) -> None:
+    make, pids = _rows_and_wrappers(monkeypatch, ToyEnv, wrappers)
+    env = create_environment(make, num_parallel_environments=3, seed=0)
+    env.reset()
+    assert env.step(np.zeros(3, np.int64)).reward.tolist() == [12.0 * 2**wrappers] * 3
+    old = pids.copy()
+    os.kill(old[1], signal.SIGKILL)
+    bounded_call(lambda: env.step(np.zeros(3, np.int64)), 60.0, "step")
+    assert env.restarts == 1
+    assert not any(psutil.pid_exists(pid) for pid in old)
+    assert _Watched.closings == (wrappers > 0)
+    env.close()
+    assert len(pids) == 6
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("wrappers", [0, 1])
+def test_a_worker_in_vector_wrappers_that_hangs_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, wrappers: int
+) -> None:
+    flag = tmp_path / "flag"
+    make, pids = _rows_and_wrappers(monkeypatch, functools.partial(FailingEnv, "hang", str(flag)), wrappers)
+    env = ProcessEnvironment(make(), step_timeout_secs=1.0)
+    env.reset()
+    flag.touch()
+    with pytest.raises(TimeoutError, match=r"processes gave no answer within 1\.0 s"):
+        bounded_call(lambda: env.step(np.zeros(3, np.int64)), 60.0, "step")
+    env.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+class _RaisesLocalError(FailingEnv):
+    """Raises what cannot be pickled."""
+
+    def step(self, action: Any) -> Any:
+        class LocalError(Exception):
+            pass
+
+        try:
+            return super().step(action)
+        except ValueError as error:
+            raise LocalError("no scene") from error
+
+
+@pytest.mark.parametrize("wrappers", [0, 1])
+def test_an_exception_that_never_comes_out_of_a_users_worker_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], wrappers: int
+) -> None:
+    monkeypatch.setattr(process_environment, "_ERROR_TIMEOUT_SECS", 1.0)
+    flag = tmp_path / "flag"
+    make, pids = _rows_and_wrappers(monkeypatch, functools.partial(_RaisesLocalError, "raise", str(flag)), wrappers)
+    env = create_environment(make, num_parallel_environments=3, seed=0, max_restarts=1)
+    env.reset()
+    for _ in range(2):  # an episode of one step
+        env.step(np.zeros(3, np.int64))
+    flag.touch()
+    bounded_call(lambda: env.step(np.zeros(3, np.int64)), 20.0, "step")
+    assert env.restarts == 1
+    flag.touch()
+    with pytest.raises(ChildProcessError, match=r"cannot be pickled, .* printed: define its class at the top"):
+        bounded_call(lambda: [env.step(np.zeros(3, np.int64)) for _ in range(3)], 20.0, "steps")
+    env.close()
+    assert "_RaisesLocalError.step.<locals>.LocalError" in capfd.readouterr().err
+    assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -34,7 +34,8 @@ CAMERA = {
 HYBRID = {"steer": CONTINUOUS, "gear": DISCRETE}
 
 
-def _actor_critic(obs: Any, act: Any, networks: tuple[Any, Any], **kwargs: Any) -> RLAlgorithm:
+def actor_critic(obs: Any, act: Any, networks: tuple[Any, Any], **kwargs: Any) -> RLAlgorithm:
+    """An actor-critic of these networks."""
     return ActorCriticAlgorithm(obs, act, *networks, optimizer=tf.keras.optimizers.legacy.Adam(1e-3), **kwargs)
 
 
@@ -44,7 +45,7 @@ def squashed() -> RLAlgorithm:
     actor = actor_distribution_network.ActorDistributionNetwork(
         BOX, CONTINUOUS, fc_layer_params=(8,), continuous_projection_net=projection
     )
-    return _actor_critic(BOX, CONTINUOUS, (actor, value_network.ValueNetwork(BOX, fc_layer_params=(8,))))
+    return actor_critic(BOX, CONTINUOUS, (actor, value_network.ValueNetwork(BOX, fc_layer_params=(8,))))
 
 
 def dict_observation() -> RLAlgorithm:
@@ -67,7 +68,7 @@ def dict_observation() -> RLAlgorithm:
         functools.partial(image_scale_transformer, fields=["Camera"]),
         cast_transformer,
     ]
-    return _actor_critic(CAMERA, HYBRID, (actor, value), observation_transformer=transformers)
+    return actor_critic(CAMERA, HYBRID, (actor, value), observation_transformer=transformers)
 
 
 def agent() -> RLAlgorithm:
@@ -87,14 +88,14 @@ def unnormalised(low: float, high: float) -> RLAlgorithm:
     spec = tensor_spec.BoundedTensorSpec([17], tf.float32, low, high)
     act = tensor_spec.BoundedTensorSpec([6], tf.float32, -1.0, 1.0)
     actor = actor_distribution_network.ActorDistributionNetwork(spec, act, fc_layer_params=(256, 256))
-    return _actor_critic(spec, act, (actor, value_network.ValueNetwork(spec, fc_layer_params=(256, 256))))
+    return actor_critic(spec, act, (actor, value_network.ValueNetwork(spec, fc_layer_params=(256, 256))))
 
 
 POLICIES: dict[str, Callable[[], RLAlgorithm]] = {
-    "feed_forward": lambda: _actor_critic(BOX, DISCRETE, feed_forward(BOX, DISCRETE, (16,))),
-    "recurrent": lambda: _actor_critic(BOX, DISCRETE, recurrent(BOX, DISCRETE, 8)),
-    "multi_discrete": lambda: _actor_critic(BOX, MULTI_DISCRETE, feed_forward(BOX, MULTI_DISCRETE, (16,))),
-    "continuous": lambda: _actor_critic(BOX, CONTINUOUS, feed_forward(BOX, CONTINUOUS, (16,))),
+    "feed_forward": lambda: actor_critic(BOX, DISCRETE, feed_forward(BOX, DISCRETE, (16,))),
+    "recurrent": lambda: actor_critic(BOX, DISCRETE, recurrent(BOX, DISCRETE, 8)),
+    "multi_discrete": lambda: actor_critic(BOX, MULTI_DISCRETE, feed_forward(BOX, MULTI_DISCRETE, (16,))),
+    "continuous": lambda: actor_critic(BOX, CONTINUOUS, feed_forward(BOX, CONTINUOUS, (16,))),
     "squashed": squashed,
     "dict_observation": dict_observation,
     "agent": agent,

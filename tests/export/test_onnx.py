@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from alf.algorithms.exporting import exportable
 from alf.export import ExportError, export_policy, onnx_model
-from tests.export.policies import RECURRENT, make, unnormalised
+from tests.algorithms.networks import recurrent
+from tests.export.policies import BOX, CONTINUOUS, DISCRETE, RECURRENT, actor_critic, make, unnormalised
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,6 +54,22 @@ def test_onnx_runtime_acts_as_the_saved_model(name: str, tmp_path: pathlib.Path)
                 if key not in policy.state:
                     np.testing.assert_allclose(outputs[key], tensor.numpy(), rtol=1e-5, atol=1e-5, err_msg=key)
         state = {n: outputs[f"next_{n}"] for n in policy.state}
+
+
+@needs_extra
+def test_parts_of_an_action_may_have_names_as_the_next_state(tmp_path: pathlib.Path) -> None:
+    """Beside a state, whose outputs have the prefix that these names begin with."""
+    parts = {"next_steer": CONTINUOUS, "next_gear": DISCRETE}
+    policy = exportable(actor_critic(BOX, parts, recurrent(BOX, parts, 8)))
+    export_policy(policy, str(tmp_path), onnx=True)
+    outputs = json.loads((tmp_path / "metadata.json").read_text())["onnx"]["outputs"]
+    states = {f"next_{name}" for name in policy.state}
+    assert states
+    given = {leaf.name: leaf.draw(np.random.default_rng(0), 2) for leaf in policy.inputs}
+    heads = {name for function in policy.functions.values() for name in function(given)}
+    assert {"action_next_steer", "action_next_gear", "next_gear_logits"} <= heads
+    assert set(outputs) == states | (heads - set(policy.state))
+    assert len(outputs) == len(set(outputs))
 
 
 def _spoil(monkeypatch: pytest.MonkeyPatch) -> None:

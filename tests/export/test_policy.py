@@ -7,6 +7,7 @@ import dataclasses
 import re
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,6 +17,7 @@ from tf_agents.specs import tensor_spec
 
 from alf.algorithms.exporting import exportable
 from alf.data_structures import StepType
+from alf.environments import spaces
 from alf.export import ExportError, verify
 from alf.export.policy import Leaf, named
 from tests.export.policies import make
@@ -124,6 +126,19 @@ def test_description_of_bounds_is_plain_json() -> None:
         "minimum": [None, 0.0],
         "maximum": 3.0,
     }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_box_without_bounds_is_described_without(dtype: Any) -> None:
+    """TF-Agents' specs have the largest number of float32 in place of infinity."""
+    box = gymnasium.spaces.Box(-np.inf, np.inf, (2,), dtype)
+    described = Leaf.of("x", tensor_spec.from_spec(spaces.observation_spec(box))).describe()
+    assert (described["minimum"], described["maximum"]) == (None, None)
+    half = gymnasium.spaces.Box(np.array([-np.inf, 0.0], dtype), np.array([1e30, np.inf], dtype), dtype=dtype)
+    described = Leaf.of("x", tensor_spec.from_spec(spaces.observation_spec(half))).describe()
+    assert (described["minimum"], described["maximum"]) == ([None, 0.0], [pytest.approx(1e30), None])
+    whole = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2**62)
+    assert Leaf.of("x", whole).describe()["maximum"] == 2**62
 
 
 def _check(change: Any, zero: bool = False) -> None:
