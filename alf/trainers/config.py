@@ -103,7 +103,8 @@ class TrainerConfig:
           checkpoint_max_to_keep: older checkpoints are deleted, but for the best and milestones; None or 0 keeps all.
           evaluate: play `num_eval_episodes` in an environment of its own every `eval_interval` iterations.
           eval_interval: see above.
-          epsilon_greedy: chance of a sampled instead of the most likely action in evaluation.
+          epsilon_greedy: chance of a sampled instead of the most likely action in evaluation: one at random for DQN and C51; no
+            effect for DDPG, TD3 and SARSA.
           num_eval_episodes: see above.
           summary_interval: iterations between two summaries (which are at least some seconds apart).
           update_counter_every_mini_batch: count minibatches, not iterations, in the global counter.
