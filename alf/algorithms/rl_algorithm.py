@@ -327,6 +327,11 @@ class RLAlgorithm(Algorithm):
         """Whether a network that learns with it may encode its observations."""
         return True
 
+    @property
+    def actor_field(self) -> str | None:
+        """Dotted path of the part of an observation that the actor network gets; None for all."""
+        return None
+
     def seen_by_actor(self, observation: Nest) -> Nest:
         """What the actor network gets of an observation [B, ...]."""
         return self._action_masks.observation(observation)
