@@ -304,7 +304,9 @@ class Agent(OffPolicyAlgorithm):
             goal = tf.nest.map_structure(lambda g: g[:, -1], goals)
             inner = inner._replace(
                 bootstrap=bootstrap._replace(
-                    time_step=self._seen(bootstrap.time_step, goal), state=part(bootstrap.state, "rl")
+                    time_step=self._seen(bootstrap.time_step, goal),
+                    state=part(bootstrap.state, "rl"),
+                    rollout_info=part(bootstrap.rollout_info, "rl"),
                 )
             )
         inner = self._rl_algorithm.preprocess_experience(inner)
@@ -350,9 +352,13 @@ class Agent(OffPolicyAlgorithm):
         recorded = experience.rollout_info.goal_generator.reward
         if isinstance(recorded, tuple) or experience.bootstrap == ():
             return recorded
-        time_step = experience.bootstrap.time_step
-        state = reset_state_at_first(part(experience.bootstrap.state, "goal_generator"), time_step.step_type)
-        last = generator.rollout(self._normalized(time_step), state, OFF_POLICY_TRAINING).info.reward
+        time_step, state, _, info = experience.bootstrap
+        if info != ():
+            # A sample of a memory: the generator was there, and what it remembers need not have been stored.
+            last = info.goal_generator.reward
+        else:
+            state = reset_state_at_first(part(state, "goal_generator"), time_step.step_type)
+            last = generator.rollout(self._normalized(time_step), state, OFF_POLICY_TRAINING).info.reward
         return tf.concat([recorded, last[:, tf.newaxis]], 1)
 
     def _explore(self, experience: Experience, icm: CuriosityAlgorithm) -> Explored:

@@ -122,7 +122,7 @@ def with_last_row(sampled: Experience, preprocess: Callable[[Experience], Experi
     """
     trained, last = (tf.nest.map_structure(f, sampled) for f in (lambda x: x[:, :-1], lambda x: x[:, -1]))
     time_step = ActionTimeStep(*last[: len(ActionTimeStep._fields)])
-    done = preprocess(trained._replace(bootstrap=Bootstrap(time_step, last.state, last.action)))
+    done = preprocess(trained._replace(bootstrap=Bootstrap(time_step, last.state, last.action, last.rollout_info)))
     if done.bootstrap == ():
         return done, False
     row = _bootstrap_row(done)._replace(
