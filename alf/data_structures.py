@@ -92,13 +92,14 @@ class Bootstrap(NamedTuple):
     """What comes after the last step of a segment, [B, ...].
 
     `time_step`: the ActionTimeStep that the last action led to; `state`: the policy state to act on it. Values bootstrap
-    from it; it is the first step of the stream's next segment. `action`: the one that was taken there, in a sample of a
-    replay memory; `()` in a segment, which is handed over before.
+    from it; it is the first step of the stream's next segment. `action`: the one that was taken there, and `rollout_info`:
+    what was recorded in choosing it, in a sample of a replay memory; `()` in a segment, which is handed over before.
     """
 
     time_step: Any = ()
     state: Nest = ()
     action: Nest = ()
+    rollout_info: Nest = ()
 
 
 class Experience(NamedTuple):

@@ -99,6 +99,11 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm):
                 f"{type(self).__name__}: PPOLoss needs what PPOAlgorithm prepares: use that, or ActorCriticLoss."
             )
 
+    @property
+    def actor_field(self) -> str | None:
+        """See `RLAlgorithm`."""
+        return self._actor_field
+
     def seen_by_actor(self, observation: Nest) -> Nest:
         """See `RLAlgorithm`; of its `actor_field`."""
         return field_of(super().seen_by_actor(observation), self._actor_field)

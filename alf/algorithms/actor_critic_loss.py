@@ -133,6 +133,9 @@ class ActorCriticLoss(tf.Module):
         log_prob, entropy, entropy_for_gradient = dist_utils.compute_log_probability_and_entropy(
             training_info.info.action_distribution, training_info.action, training_info.step_type.shape.rank
         )
+        # The action that stands in for that of the last row is of another observation, which may forbid it: -inf times 0
+        # would be NaN.
+        log_prob = tf.where(mask > 0.0, log_prob, 0.0)
         ratio = self._importance_ratio(training_info, log_prob, mask) if self._use_vtrace else None
         returns, advantages = self._targets(training_info, value, ratio)
         advantages = self._scaled(advantages, mask)

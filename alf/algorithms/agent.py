@@ -14,7 +14,7 @@ from alf.algorithms.agent_parts import (
     AgentInfo,
     AgentState,
     by_size,
-    check_part,
+    check_parts,
     goal_of,
     of_part,
     part,
@@ -54,39 +54,6 @@ def _built_encoder(network: Any, observation_spec: Nest) -> tuple[Any, Nest]:
             "Agent's encoding_network must be feed-forward: put recurrence into the actor and value networks."
         )
     return encoder, encoder.create_variables()
-
-
-def _check_parts(
-    name: str,
-    rl_algorithm: RLAlgorithm,
-    goal_generator: RLAlgorithm | None,
-    encoder: Any,
-    observation_normalizer: ObservationNormalizer | None,
-) -> None:
-    """Raises ValueError where the parts of the agent called `name` do not go together."""
-    for inside in [rl_algorithm] if goal_generator is None else [rl_algorithm, goal_generator]:
-        check_part(name, inside)
-    masked = rl_algorithm.action_masks.present
-    if goal_generator is not None and masked:
-        raise ValueError(
-            f"{name}: with a goal_generator the RL algorithm sees [observation, goal], which has no masks of actions: "
-            "leave out the goal_generator or the observation_and_action_constraint_splitter."
-        )
-    if encoder is not None and not rl_algorithm.takes_encoded:
-        raise ValueError(
-            f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "
-            "policy: give its layers to the actor network instead."
-        )
-    if masked and encoder is not None:
-        raise ValueError(
-            f"{name}: the RL algorithm sees what the encoding_network gives, which has no masks of actions: give its layers "
-            "to the networks of the RL algorithm, or leave out the observation_and_action_constraint_splitter."
-        )
-    if masked and observation_normalizer is not None and observation_normalizer.takes_all:
-        raise ValueError(
-            f"{name}: the ObservationNormalizer would normalise the masks of actions too: name what it is to take, "
-            "by ObservationNormalizer.fields."
-        )
 
 
 @gin.configurable(module="alf")
@@ -149,8 +116,8 @@ class Agent(OffPolicyAlgorithm):
 
         Raises:
           ValueError: `rl_algorithm_cls` makes no algorithm, the encoding network is recurrent or the RL algorithm takes none,
-            masks of actions would be normalised or encoded, or stand beside a goal, or a part does not act, or has a
-            `reward_shaping_fn` or an `observation_transformer` of its own.
+            masks of actions would be normalised or encoded, or stand beside a goal, a part is made for what another does not
+            give, does not act, or has a `reward_shaping_fn` or an `observation_transformer` of its own.
         """
         check_constructor("Agent.rl_algorithm_cls", rl_algorithm_cls)
         check_made(
@@ -160,8 +127,8 @@ class Agent(OffPolicyAlgorithm):
             observation_normalizer=observation_normalizer,
             reward_normalizer=reward_normalizer,
         )
-        recorded, late, transformed_spec = by_size(as_list(observation_transformer), observation_spec)
-        encoder, seen_spec = _built_encoder(encoding_network, transformed_spec)
+        recorded, late, transformed = by_size(as_list(observation_transformer), observation_spec)
+        encoder, seen_spec = _built_encoder(encoding_network, transformed)
         goal_states: tuple[Nest, Nest] = ((), ())
         if goal_generator is not None:
             seen_spec = [seen_spec, goal_generator.action_spec]
@@ -169,9 +136,9 @@ class Agent(OffPolicyAlgorithm):
         rl_algorithm = rl_algorithm_cls(
             observation_spec=seen_spec, action_spec=action_spec, debug_summaries=debug_summaries
         )
-        _check_parts(name, rl_algorithm, goal_generator, encoder, observation_normalizer)
-        if observation_normalizer is not None:
-            observation_normalizer.check_spec(transformed_spec)
+        check_parts(
+            name, rl_algorithm, goal_generator, encoder, transformed, observation_normalizer, intrinsic_curiosity_module
+        )
         super().__init__(
             observation_spec,
             action_spec,
@@ -337,7 +304,9 @@ class Agent(OffPolicyAlgorithm):
             goal = tf.nest.map_structure(lambda g: g[:, -1], goals)
             inner = inner._replace(
                 bootstrap=bootstrap._replace(
-                    time_step=self._seen(bootstrap.time_step, goal), state=part(bootstrap.state, "rl")
+                    time_step=self._seen(bootstrap.time_step, goal),
+                    state=part(bootstrap.state, "rl"),
+                    rollout_info=part(bootstrap.rollout_info, "rl"),
                 )
             )
         inner = self._rl_algorithm.preprocess_experience(inner)
@@ -383,9 +352,13 @@ class Agent(OffPolicyAlgorithm):
         recorded = experience.rollout_info.goal_generator.reward
         if isinstance(recorded, tuple) or experience.bootstrap == ():
             return recorded
-        time_step = experience.bootstrap.time_step
-        state = reset_state_at_first(part(experience.bootstrap.state, "goal_generator"), time_step.step_type)
-        last = generator.rollout(self._normalized(time_step), state, OFF_POLICY_TRAINING).info.reward
+        time_step, state, _, info = experience.bootstrap
+        if info != ():
+            # A sample of a memory: the generator was there, and what it remembers need not have been stored.
+            last = info.goal_generator.reward
+        else:
+            state = reset_state_at_first(part(state, "goal_generator"), time_step.step_type)
+            last = generator.rollout(self._normalized(time_step), state, OFF_POLICY_TRAINING).info.reward
         return tf.concat([recorded, last[:, tf.newaxis]], 1)
 
     def _explore(self, experience: Experience, icm: CuriosityAlgorithm) -> Explored:

@@ -1,4 +1,4 @@
-"""The records of an `Agent`, and how they are taken apart and put together."""
+"""The parts of an `Agent`: which go together, and how their records are taken apart and put together."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from alf.algorithms.curiosity import CuriosityAlgorithm
+from alf.algorithms.normalization import ObservationNormalizer
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import Experience, LossInfo, Nest, StepType, TrainingInfo, namedtuple
 from alf.utils import nest_utils
-from alf.utils.common import is_stateless, zeros_from_spec
+from alf.utils.common import field_of, is_stateless, zeros_from_spec
 
 Transformers = list[Callable[[Nest], Nest]]
 
@@ -40,6 +42,65 @@ def check_part(name: str, inside: RLAlgorithm) -> None:
             raise ValueError(
                 f"{name} does not use the {argument} of the {type(inside).__name__} inside of it: set Agent.{argument} instead."
             )
+
+
+def check_parts(
+    name: str,
+    rl_algorithm: RLAlgorithm,
+    goal_generator: RLAlgorithm | None,
+    encoder: Any,
+    transformed_spec: Nest,
+    observation_normalizer: ObservationNormalizer | None,
+    curiosity: CuriosityAlgorithm | None,
+) -> None:
+    """Raises ValueError where the parts of the agent called `name` do not go together, or do not take what it transforms to."""
+    for inside in [rl_algorithm] if goal_generator is None else [rl_algorithm, goal_generator]:
+        check_part(name, inside)
+    masked = rl_algorithm.action_masks.present
+    if goal_generator is not None and masked:
+        raise ValueError(
+            f"{name}: with a goal_generator the RL algorithm sees [observation, goal], which has no masks of actions: "
+            "leave out the goal_generator or the observation_and_action_constraint_splitter."
+        )
+    if encoder is not None and not rl_algorithm.takes_encoded:
+        raise ValueError(
+            f"{name}: {type(rl_algorithm).__name__} cannot limit what an encoding_network that learns does to the "
+            "policy: give its layers to the actor network instead."
+        )
+    if masked and encoder is not None:
+        raise ValueError(
+            f"{name}: the RL algorithm sees what the encoding_network gives, which has no masks of actions: give its layers "
+            "to the networks of the RL algorithm, or leave out the observation_and_action_constraint_splitter."
+        )
+    if masked and observation_normalizer is not None and observation_normalizer.takes_all:
+        raise ValueError(
+            f"{name}: the ObservationNormalizer would normalise the masks of actions too: name what it is to take, "
+            "by ObservationNormalizer.fields."
+        )
+    if observation_normalizer is not None:
+        observation_normalizer.check_spec(transformed_spec)
+    if rl_algorithm.actor_field is not None:
+        _check_actor_field(name, rl_algorithm.actor_field, goal_generator, encoder)
+    if curiosity is not None:
+        curiosity.check_goal(() if goal_generator is None else goal_generator.action_spec)
+
+
+def _check_actor_field(name: str, field: str, goal_generator: RLAlgorithm | None, encoder: Any) -> None:
+    """Raises ValueError where a goal generator or an encoder leaves no part `field` in what the RL algorithm sees."""
+    if goal_generator is not None:
+        raise ValueError(
+            f"{name}: with a goal_generator the RL algorithm sees [observation, goal], which has no part "
+            f"actor_field={field!r}: leave out the goal_generator or the actor_field."
+        )
+    if encoder is None:
+        return
+    try:
+        field_of(encoder.create_variables(), field)
+    except ValueError as error:
+        raise ValueError(
+            f"{name}: the RL algorithm sees what the encoding_network gives, which has no part actor_field={field!r}: give its "
+            "layers to the networks of the RL algorithm, or leave out the actor_field."
+        ) from error
 
 
 def part(nest: Nest, field: str) -> Nest:

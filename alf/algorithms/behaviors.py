@@ -92,8 +92,6 @@ class Behaviors(OffPolicyAlgorithm):
             spec = one_of(observation_spec[key][OBSERVATION]), one_of(action_spec[key])
             parts.append(Part(key, chosen[key], make(key, chosen[key], *spec, debug_summaries), count))
         _check_optimizers([part for part in parts if part.behavior.trained])
-        # Set before the base, whose constructor calls setters that need it.
-        self._all_parts = Untracked(parts)
         super().__init__(
             observation_spec,
             action_spec,
@@ -102,6 +100,7 @@ class Behaviors(OffPolicyAlgorithm):
             debug_summaries=debug_summaries,
             name=name,
         )
+        self._all_parts = Untracked(parts)
         self._algorithms = {p.name: p.algorithm for p in parts}
         self._keep_states_of_the_idle()
 
@@ -209,7 +208,7 @@ class Behaviors(OffPolicyAlgorithm):
             part.algorithm.set_learners(count)
 
     def set_summary_settings(
-        self, summarize_grads_and_vars: bool = False, summarize_action_distributions: bool = False
+        self, summarize_grads_and_vars: bool | None = None, summarize_action_distributions: bool | None = None
     ) -> None:
         """See `RLAlgorithm`; for all behaviors."""
         super().set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)

@@ -73,6 +73,9 @@ class CuriosityAlgorithm(Algorithm):
             None if reward_adapt_speed is None else ScalarAdaptiveNormalizer(speed=reward_adapt_speed)
         )
 
+    def check_goal(self, goal_spec: Nest) -> None:
+        """Raises ValueError where it cannot learn beside goals of this spec, `()` for none; by default it can beside all."""
+
     @abc.abstractmethod
     def train_step(self, inputs: Transition, state: Nest = None) -> AlgorithmStep:
         """The CuriosityInfo of transitions [B, ...], as the step's info."""

@@ -57,16 +57,21 @@ class DIAYNAlgorithm(CuriosityAlgorithm):
             if network is not None:
                 network.create_variables()
 
-    def train_step(self, inputs: Transition, state: Nest = None) -> AlgorithmStep:
-        skill = inputs.goal
-        if isinstance(skill, tuple) or skill.shape[-1] != self._num_of_skills:
+    def check_goal(self, goal_spec: Nest) -> None:
+        """Raises ValueError where goals of this spec are no skills, one-hot and as many as there are."""
+        of_one = isinstance(goal_spec, (tf.TypeSpec, tf.Tensor))
+        if not of_one or goal_spec.shape[-1:].as_list() != [self._num_of_skills]:
+            got = goal_spec if of_one or goal_spec else "none"
             raise ValueError(
-                f"{self.name} needs one-hot skills of {self._num_of_skills} as goals, got {skill}: set Agent.goal_generator "
-                f"to a RandomCategoricalGoalGenerator with num_of_goals={self._num_of_skills}."
+                f"{self.name} needs one-hot skills of {self._num_of_skills} as goals, got {got}: "
+                f"set Agent.goal_generator to a RandomCategoricalGoalGenerator with num_of_goals={self._num_of_skills}."
             )
+
+    def train_step(self, inputs: Transition, state: Nest = None) -> AlgorithmStep:
+        self.check_goal(inputs.goal)
         feature = curiosity.apply(self._encoding_net, inputs.next_observation)
         logits = curiosity.apply(self._discriminator_net, feature)
-        loss = tf.nn.softmax_cross_entropy_with_logits(skill, logits)
+        loss = tf.nn.softmax_cross_entropy_with_logits(inputs.goal, logits)
         # Less the chance of the skill: where the state tells nothing, there is nothing to gain by ending the episode.
         reward = math.log(self._num_of_skills) - tf.stop_gradient(loss)
         return AlgorithmStep(info=CuriosityInfo(reward=reward, losses={"loss": loss}))

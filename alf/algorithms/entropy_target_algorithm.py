@@ -144,8 +144,11 @@ class EntropyTargetAlgorithm(Algorithm):
         return LossInfo(scalar_loss=-tf.stop_gradient(self.alpha) * bonus, extra=extra)
 
     def after_train(self, training_info: TrainingInfo, valid: tf.Tensor | None = None) -> None:
-        """Adjusts alpha by the mean entropy of the rows; arguments as in `calc_loss`."""
-        self.adjust_alpha(_mean(training_info.info.entropy, training_info, valid))
+        """Adjusts alpha by the mean entropy of the rows, unless none counts; arguments as in `calc_loss`."""
+        entropy = _mean(training_info.info.entropy, training_info, valid)
+        # The mean of no rows is 0, which would look like an entropy that has fallen.
+        counts = tf.reduce_any(_valid(training_info, valid) > 0.0)
+        tf.cond(counts, lambda: self.adjust_alpha(entropy), lambda: self.alpha)
 
     def adjust_alpha(self, entropy: tf.Tensor) -> tf.Tensor:
         """One step of the controller.
@@ -186,8 +189,12 @@ class EntropyTargetAlgorithm(Algorithm):
         return self.alpha
 
 
+def _valid(training_info: TrainingInfo, valid: tf.Tensor | None) -> tf.Tensor:
+    """`valid`; where it is not given, the rows that are not LAST."""
+    return tf.cast(tf.not_equal(training_info.step_type, StepType.LAST), tf.float32) if valid is None else valid
+
+
 def _mean(x: tf.Tensor, training_info: TrainingInfo, valid: tf.Tensor | None) -> tf.Tensor:
-    if valid is None:
-        valid = tf.cast(tf.not_equal(training_info.step_type, StepType.LAST), tf.float32)
+    valid = _valid(training_info, valid)
     # What stands at invalid rows need not be finite.
     return tf.math.divide_no_nan(tf.reduce_sum(tf.where(valid > 0.0, x, 0.0)), tf.reduce_sum(valid))

@@ -85,8 +85,8 @@ def check_segments(
 def _bootstrap_row(experience: Experience) -> Experience:
     """The bootstrap [B', ...] as one more row [B', 1, ...] of experience.
 
-    It took no action. In place of one stands that of the row before, which is legal for every distribution: the loss of
-    the row is masked out, but 0 times NaN would be NaN.
+    It took no action. In place of one stands that of the row before, which every distribution takes, though it may have no
+    chance there: the loss of the row is masked out, but 0 times NaN would be NaN.
     """
     time_step: ActionTimeStep = experience.bootstrap.time_step
 
@@ -122,7 +122,7 @@ def with_last_row(sampled: Experience, preprocess: Callable[[Experience], Experi
     """
     trained, last = (tf.nest.map_structure(f, sampled) for f in (lambda x: x[:, :-1], lambda x: x[:, -1]))
     time_step = ActionTimeStep(*last[: len(ActionTimeStep._fields)])
-    done = preprocess(trained._replace(bootstrap=Bootstrap(time_step, last.state, last.action)))
+    done = preprocess(trained._replace(bootstrap=Bootstrap(time_step, last.state, last.action, last.rollout_info)))
     if done.bootstrap == ():
         return done, False
     row = _bootstrap_row(done)._replace(

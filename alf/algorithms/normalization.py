@@ -125,14 +125,19 @@ class ObservationNormalizer(LearnerStatistics):
 
     def check_spec(self, observation_spec: Nest) -> None:
         """Raises ValueError where it was made for other observations than those of this spec, one transformed one's."""
-        shapes = [
-            tf.nest.map_structure(lambda spec: tuple(spec.shape), spec)
-            for spec in (self._tensor_spec, self._taken(observation_spec))
-        ]
+        taken = self._taken(observation_spec)
+        shapes = [tf.nest.map_structure(lambda spec: tuple(spec.shape), spec) for spec in (self._tensor_spec, taken)]
         if shapes[0] != shapes[1]:
             raise ValueError(
                 f"{self.name} was made for observations of shape {shapes[0]}, the transformed ones have {shapes[1]}: set "
                 "ObservationNormalizer.observation_spec to the spec that the observation_transformer gives."
+            )
+        # Other floats will do: the statistics are cast to theirs.
+        if not all(spec.dtype.is_floating for spec in tf.nest.flatten(taken)):
+            dtypes = tf.nest.map_structure(lambda spec: spec.dtype.name, taken)
+            raise ValueError(
+                f"{self.name} normalises floats, and the transformed observations are {dtypes}: have the observation_transformer "
+                "of the Agent end with cast_transformer."
             )
 
     def normalize(self, observation: Nest) -> Nest:

@@ -89,8 +89,8 @@ class RLAlgorithm(Algorithm):
           action_spec: nest of bounded specs of one action.
           reward_shaping_fn: maps rewards [B] to the rewards that are learned from; metrics show the raw ones.
           observation_transformer: one function or several, applied in order to the raw observations.
-          summarize_grads_and_vars: report norms of every gradient and variable.
-          summarize_action_distributions: report the parameters of the action distributions.
+          summarize_grads_and_vars: report norms of every gradient and variable, whatever TrainerConfig says.
+          summarize_action_distributions: report the parameters of the action distributions, likewise.
 
         Raises:
           ValueError: discrete actions are not numbered from 0.
@@ -113,7 +113,8 @@ class RLAlgorithm(Algorithm):
         self._use_rollout_state = False
         self._action_masks = ActionMasks()
         self._recorded = _Recorded()
-        self.set_summary_settings(summarize_grads_and_vars, summarize_action_distributions)
+        self._summarize_grads_and_vars = summarize_grads_and_vars
+        self._summarize_action_distributions = summarize_action_distributions
 
     # ---- specs ----
 
@@ -326,6 +327,11 @@ class RLAlgorithm(Algorithm):
         """Whether a network that learns with it may encode its observations."""
         return True
 
+    @property
+    def actor_field(self) -> str | None:
+        """Dotted path of the part of an observation that the actor network gets; None for all."""
+        return None
+
     def seen_by_actor(self, observation: Nest) -> Nest:
         """What the actor network gets of an observation [B, ...]."""
         return self._action_masks.observation(observation)
@@ -395,11 +401,13 @@ class RLAlgorithm(Algorithm):
             child.count_env_steps(steps)
 
     def set_summary_settings(
-        self, summarize_grads_and_vars: bool = False, summarize_action_distributions: bool = False
+        self, summarize_grads_and_vars: bool | None = None, summarize_action_distributions: bool | None = None
     ) -> None:
-        """Switches what `train` reports beside the losses."""
-        self._summarize_grads_and_vars = summarize_grads_and_vars
-        self._summarize_action_distributions = summarize_action_distributions
+        """Switches what `train` reports beside the losses; None leaves it as it is."""
+        if summarize_grads_and_vars is not None:
+            self._summarize_grads_and_vars = summarize_grads_and_vars
+        if summarize_action_distributions is not None:
+            self._summarize_action_distributions = summarize_action_distributions
 
 
 def training_info_from(experience: Experience, info: Nest, rollout_info: Nest) -> TrainingInfo:

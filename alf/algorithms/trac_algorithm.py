@@ -147,6 +147,11 @@ class TracAlgorithm(OffPolicyAlgorithm):
         return False
 
     @property
+    def actor_field(self) -> str | None:
+        """The wrapped algorithm's."""
+        return self._ac_algorithm.actor_field
+
+    @property
     def shapes_reward(self) -> bool:
         """The wrapped algorithm's."""
         return self._ac_algorithm.shapes_reward

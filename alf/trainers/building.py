@@ -77,9 +77,10 @@ def build_algorithm(config: TrainerConfig, env: BatchedEnvironment) -> OffPolicy
     check_predict(type(algorithm).__name__, algorithm.predict)
     algorithm.use_rollout_state = config.use_rollout_state
     algorithm.burn_in_length = config.burn_in_length
+    # What the algorithm, or one inside of it, was made to report stays so.
     algorithm.set_summary_settings(
-        summarize_grads_and_vars=config.summarize_grads_and_vars,
-        summarize_action_distributions=config.summarize_action_distributions,
+        summarize_grads_and_vars=config.summarize_grads_and_vars or None,
+        summarize_action_distributions=config.summarize_action_distributions or None,
     )
     with _in_our_words(env):
         algorithm.acting_variables()  # the first to run networks that are built without being run

@@ -78,6 +78,14 @@ class RunningMoments(tf.Module):
             variable.assign(value)
 
 
+def _check_floats(name: str, nest: Nest) -> None:
+    """Raises ValueError where a leaf, a tensor or a spec, of what the normaliser called `name` got is not of floats."""
+    dtypes = [tf.as_dtype(leaf.dtype) for leaf in tf.nest.flatten(nest)]
+    odd = [dtype.name for dtype in dtypes if not dtype.is_floating]
+    if odd:
+        raise ValueError(f"{name} normalises floats and got {odd}: cast them before, as cast_transformer does.")
+
+
 class Normalizer(tf.Module, abc.ABC):
     """Gives values mean 0 and standard deviation 1, by the statistics of what it was updated with.
 
@@ -96,9 +104,7 @@ class Normalizer(tf.Module, abc.ABC):
           ValueError: a leaf of the spec is not of floats.
         """
         super().__init__(name=name)
-        odd = [spec.dtype.name for spec in tf.nest.flatten(tensor_spec) if not spec.dtype.is_floating]
-        if odd:
-            raise ValueError(f"{name} normalises floats and got {odd}: cast them before, as cast_transformer does.")
+        _check_floats(name, tensor_spec)
         self._tensor_spec = tensor_spec
         self._variance_epsilon = variance_epsilon
 
@@ -128,6 +134,8 @@ class Normalizer(tf.Module, abc.ABC):
         return self._normalized(tensor, clip_value, shift=False)
 
     def _normalized(self, tensor: Nest, clip_value: float, shift: bool) -> Nest:
+        # Whole numbers less their mean, by their deviation, would be rounded to nothing.
+        _check_floats(self.name, tensor)
         count, means, variances = self.moments()
 
         def one(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:

@@ -171,6 +171,29 @@ def test_a_last_row_without_behaviour_does_not_spoil_the_loss():
     assert all(np.isfinite(float(x)) for x in result.extra.values())
 
 
+@pytest.mark.parametrize("name", ["discrete", "multi_discrete"])
+@pytest.mark.parametrize("use_vtrace", [False, True])
+def test_an_action_that_the_last_observation_forbids_does_not_spoil_the_loss(name, use_vtrace):
+    """The action in the appended bootstrap row is that of the row before; a network may give it a logit of -inf there."""
+    found = []
+    for forbidden in (-1e4, -np.inf):
+        data = _Data(name)
+        loss = ActorCriticLoss(data.case.spec, use_vtrace=use_vtrace, entropy_regularization=0.1)
+        logits = data.params[-1].reshape(_B, -1, 3)
+        np.put_along_axis(logits, data.action[-1].reshape(_B, -1, 1), forbidden, -1)
+        assert (data.params[-1] == forbidden).any(), "what was changed is a view"
+        found.append(data.call(loss))
+    (expected, slopes), (result, gradients) = found
+    np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-6)
+    assert np.isfinite(result.loss).all()
+    for key, value in result.extra.items():
+        assert float(value) == pytest.approx(float(expected.extra[key]), rel=1e-6), key
+    for gradient, slope in zip(gradients, slopes, strict=True):
+        assert np.isfinite(gradient).all()
+        np.testing.assert_allclose(gradient, slope, rtol=1e-6)
+        assert (slope.numpy() != 0).any()
+
+
 def test_vtrace_without_behaviour_is_on_policy():
     data = _Data("discrete")
     loss = ActorCriticLoss(data.case.spec, use_vtrace=True, td_lambda=1.0)

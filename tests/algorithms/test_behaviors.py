@@ -308,6 +308,30 @@ def test_a_wrong_mapping_of_behaviors_is_one_sentence(behaviors, said):
     env.close()
 
 
+def test_a_behavior_reports_what_it_or_the_run_asks_for():
+    def reporting(observation_spec, action_spec, debug_summaries=False):
+        return make("dqn", observation_spec, action_spec, summarize_grads_and_vars=True)
+
+    env = _pursuit(1)
+    pair = {"chaser": Behavior(reporting), "runner": Behavior(_dqn)}
+    algorithm = _algorithm(env, lambda *specs: Behaviors(*specs, pair))
+    env.close()
+
+    def settings():
+        return [
+            (child._summarize_grads_and_vars, child._summarize_action_distributions)
+            for child in algorithm.by_name.values()
+        ]
+
+    assert settings() == [(True, False), (False, False)]
+    algorithm.set_summary_settings()
+    assert settings() == [(True, False), (False, False)]
+    algorithm.set_summary_settings(summarize_action_distributions=True)
+    assert settings() == [(True, True), (False, True)]
+    algorithm.set_summary_settings(summarize_grads_and_vars=False)
+    assert settings() == [(False, True), (False, True)]
+
+
 def test_an_environment_with_one_agent_is_refused():
     env = _cart_poles(1)
     with pytest.raises(ValueError, match=r"single agent: set TrainerConfig\.algorithm_ctor"):

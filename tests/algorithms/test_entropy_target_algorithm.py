@@ -172,6 +172,33 @@ def test_what_is_differentiated_is_the_entropy_for_gradients_and_what_is_told_an
     assert float(made._average.get()) == pytest.approx(1.2)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_minibatch_without_a_row_that_counts_moves_nothing(traced: bool) -> None:
+    """Such as single steps that are LAST: the mean of no entropies is not an entropy of 0."""
+    made = EntropyTargetAlgorithm(DISCRETE, skip_free_stage=True, target_entropy=0.5, average_window=2)
+    after_train = tf.function(made.after_train, autograph=False) if traced else made.after_train
+
+    def info(entropy: float, step_type: int = StepType.MID) -> TrainingInfo:
+        entropies = tf.fill([2, 3], entropy)
+        return TrainingInfo(step_type=tf.fill([2, 3], step_type), info=EntropyTargetInfo(entropies, entropies))
+
+    none, all_of_them = tf.zeros([2, 3]), tf.ones([2, 3])
+    begin = [v.numpy() for v in made.variables]
+    after_train(info(1.2), none)
+    for variable, value in zip(made.variables, begin, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    for entropy in (1.3, 1.2):
+        after_train(info(entropy), all_of_them)
+    before = [v.numpy() for v in made.variables]
+    assert float(made.alpha) != pytest.approx(0.1)
+    after_train(info(1.2), none)
+    after_train(info(1.2, StepType.LAST))
+    for variable, value in zip(made.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    after_train(info(1.1), all_of_them)
+    assert float(made._average.get()) == pytest.approx(1.15)
+
+
 def test_train_step_gives_the_entropy_of_each_row() -> None:
     made = EntropyTargetAlgorithm(DISCRETE)
     logits = tf.constant([[0.0, 0.0, 0.0, 0.0], [50.0, 0.0, 0.0, 0.0]])

@@ -206,6 +206,11 @@ def test_a_normaliser_of_other_observations_than_the_agent_transforms_to_is_refu
         made(obs, observation_transformer=lambda o: tf.concat([o, o[..., :1]], -1))
     with pytest.raises(ValueError, match=r"set ObservationNormalizer\.observation_spec"):
         made({"obs": obs})
+    with pytest.raises(
+        ValueError, match=r"floats, and the transformed observations are int64: .* end with cast_transformer"
+    ):
+        made(obs, observation_transformer=lambda o: tf.cast(o, tf.int64))
+    made(obs, observation_transformer=lambda o: tf.cast(o, tf.float64))
     made(obs, observation_transformer=lambda o: o * 2.0)
 
 

@@ -93,9 +93,9 @@ def _built(space: spaces.Space, make: Any, **settings: Any) -> Any:
         env.close()
 
 
-def _values(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> Any:
+def _values(observation_spec: Any, action_spec: Any, debug_summaries: bool, **settings: Any) -> Any:
     network = QNetwork(observation_spec, action_spec)
-    return DqnAlgorithm(observation_spec, action_spec, network, debug_summaries=debug_summaries)
+    return DqnAlgorithm(observation_spec, action_spec, network, debug_summaries=debug_summaries, **settings)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,16 @@ def _values(observation_spec: Any, action_spec: Any, debug_summaries: bool) -> A
 def test_an_algorithm_has_the_settings_of_its_run(setting: str, kept: str) -> None:
     for value in (False, True):
         assert getattr(_built(spaces.Discrete(2), _values, **{setting: value}), kept) is value
+
+
+@pytest.mark.parametrize("setting", ["summarize_grads_and_vars", "summarize_action_distributions"])
+def test_an_algorithm_reports_what_it_was_made_to_report_whatever_its_run_leaves_as_it_is(setting: str) -> None:
+    both = {"summarize_grads_and_vars", "summarize_action_distributions"}
+    algorithm = _built(spaces.Discrete(2), functools.partial(_values, **{setting: True}))
+    (other,) = both - {setting}
+    assert (getattr(algorithm, f"_{setting}"), getattr(algorithm, f"_{other}")) == (True, False)
+    algorithm = _built(spaces.Discrete(2), functools.partial(_values, **{setting: True}), **{other: True})
+    assert (getattr(algorithm, f"_{setting}"), getattr(algorithm, f"_{other}")) == (True, True)
 
 
 def _judged(observation_spec: Any, action_spec: Any, **_: Any) -> Any:

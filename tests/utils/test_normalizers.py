@@ -169,6 +169,11 @@ def test_statistics_are_checkpointed(tmp_path: Any) -> None:
 def test_integers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"normalises floats and got \['uint8'\]"):
         normalizers.RunningNormalizer({"image": tf.TensorSpec([4], tf.uint8)})
+    made = normalizers.RunningNormalizer(SPEC)
+    for whole in (tf.constant([[1, 2]]), np.array([[1, 2]], np.int32)):
+        for of in (made.normalize, made.scale):
+            with pytest.raises(ValueError, match=r"^RunningNormalizer normalises floats and got \['int32'\]: cast"):
+                of(whole)
 
 
 def test_scalar_forms() -> None:
