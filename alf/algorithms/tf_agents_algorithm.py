@@ -244,7 +244,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         )
 
     def predict(self, inputs: ActionTimeStep, state: Nest = None, epsilon_greedy: float = 0.0) -> PolicyStep:
-        """The most likely action; with probability `epsilon_greedy`, a row, one of the collect policy, Ornstein-Uhlenbeck noise left out."""
+        """The most likely action; with probability `epsilon_greedy`, a row, the collect policy's, without OU noise."""
         action = self._act(self._greedy_policy, inputs).action
         if isinstance(epsilon_greedy, (int, float)) and epsilon_greedy <= 0.0:
             return PolicyStep(action, (), ())
