@@ -92,7 +92,7 @@ chaos: $(DEV)/.made  ## kill -9 of workers, evaluator, nodes and learner on an e
 examples: $(DEV)/.made  ## every example that states a return, in full
 	$(DEV)/bin/python -m benchmarks.examples
 
-benchmarks: $(DEV)/.made  ## all benchmarks but that of learning; results go to benchmarks/results
+benchmarks: $(DEV)/.made  ## all benchmarks but those of learning and memory; results go to benchmarks/results
 	$(DEV)/bin/python -m benchmarks.startup
 	$(DEV)/bin/python -m benchmarks.queues
 	$(DEV)/bin/python -m benchmarks.unroll

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
 import sys
 
+import psutil
 import pytest
 import tensorflow as tf
 
-from benchmarks import _events, _machine, examples
+from benchmarks import _events, _machine, examples, memory
 
 
 def test_table_has_a_line_for_each_row_and_shows_what_is_missing() -> None:
@@ -73,6 +75,30 @@ def test_reached_is_the_first_time() -> None:
     points = [_events.Point(wall_time=10.0 + i, step=i, value=v) for i, v in enumerate([1.0, 480.0, 400.0, 490.0])]
     assert _events.reached(points, 475.0) == 11.0
     assert _events.reached(points, 500.0) is None
+
+
+def test_memory_counts_from_the_end_of_the_warm_up() -> None:
+    readings = [memory.Reading(*r) for r in [(0.0, 50.0), (1.0, 100.0), (1.5, 97.0), (2.0, 104.0), (2.5, 101.0)]]
+    found = memory.growth(readings, 1.0)
+    assert (found["from minute"], found["to minute"]) == (1.0, 2.5)
+    assert (found["MB"], found["MB then"]) == (100.0, 101.0)
+    assert (found["growth %"], found["furthest %"]) == pytest.approx((1.0, 4.0))
+    with pytest.raises(ValueError, match=r"over before its warm-up of 3\.0 minutes"):
+        memory.growth(readings, 3.0)
+
+
+def test_memory_is_that_of_all_processes_of_a_run() -> None:
+    inner = "x = b'x' * (60 << 20); print(1, flush=True); input()"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    process = subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        assert memory.resident(psutil.Process(process.pid)) > 60.0
+    finally:
+        process.stdin.close()
+        process.wait(30)
 
 
 @pytest.mark.parametrize(
