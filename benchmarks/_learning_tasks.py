@@ -120,7 +120,7 @@ TASKS: dict[str, Task] = {
         example="sac_pendulum",
         peer={"algorithm": "SAC", "environment": "Pendulum-v1", "learning_rate": 1e-3},
         # Pairs of runs differ by up to six either way, more than the systems do.
-        seeds=10,
+        seeds=20,
     ),
     "pendulum_td3": Task(
         title="Pendulum-v1, TD3",
