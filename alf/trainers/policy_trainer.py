@@ -173,11 +173,10 @@ class Trainer(Improver):
                 if cut:
                     self._evaluate_what_was_cut()
                 self.improve()
-                self.driver.catch_up()
                 self.driver.stop()
                 self._finish()
             except BaseException as e:
-                self._close_streams()  # with that, what was collected so far is in the metrics, but for slow observers
+                self._close_streams()  # with that, all that was collected so far is in the metrics
                 self._saver.save_after(e)
                 raise
             finally:
@@ -397,7 +396,6 @@ class Trainer(Improver):
         self._report.after_iteration()
         due, exact = self._saver.due(), self._config.exact_resume  # asked before an evaluation saves
         if due and exact:
-            self.driver.catch_up()
             self.driver.stop()  # with that, all that was collected so far is in the metrics
         self._evaluate_if_due()
         # A run that goes on exactly does so from where nothing is missing.

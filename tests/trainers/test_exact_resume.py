@@ -13,7 +13,6 @@ import time
 import gin
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from alf.drivers import threads
 from alf.metrics.tables import read_csv
@@ -212,31 +211,6 @@ def test_a_failure_costs_no_metrics(small_config, monkeypatch):
     resumed.close()
     assert counted[0][1] > 0
     assert counted[0] == counted[1]
-
-
-@pytest.mark.parametrize("exact", [False, True])
-def test_observers_slower_than_learning_get_all_of_it(exact, small_config):
-    """At the end, and at the checkpoints of a run that goes on exactly, though `stop` waits for them less long."""
-    taken, seen = [], []
-
-    def slow(trajectory, *_):
-        time.sleep(0.2)
-        seen.append(int(tf.size(trajectory.reward)))
-
-    class Watched(AsyncOffPolicyTrainer):
-        def _init_driver(self, *args):
-            driver = super()._init_driver(*args)
-            driver.observers.append(slow)
-            return driver
-
-    gin.bind_parameter("AsyncOffPolicyDriver.stop_timeout_secs", 0.1)
-    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
-    settings = {"checkpoint_interval": 1, "exact_resume": True} if exact else {"checkpoint_interval": 0}
-    trainer = small_config(Watched, num_iterations=3, **settings).create_trainer()
-    trainer.initialize()
-    trainer.algorithm.add_experience_observer(lambda exp: taken.append(int(tf.size(exp.reward))))
-    trainer.train()
-    assert sum(seen) == sum(taken) > 0
 
 
 def test_an_evaluation_beside_training_that_ends_last_is_in_the_last_checkpoint(small_config):
