@@ -165,7 +165,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self._volatile.functions.clear()
 
     def set_seed(self, seed: int, again: bool = True) -> None:
-        """Seeds the shuffling and every other random number of training; without `again` only where nothing has yet."""
+        """Seeds the shuffling and every other random number of training; unless `again`, where the seed is 0 as at first."""
         if again or not int(self._seed):
             self._seed.assign(seed % (2**31))
 

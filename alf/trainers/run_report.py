@@ -419,10 +419,6 @@ class RunReport:
         if not unused:
             return
         message = f"Bindings that nothing has used: {', '.join(unused)}."
-        if self._workers() is not None:
-            # As for the configuration that is written down.
-            logging.warning("%s Those of environments, and of an evaluation, workers may use.", message)
-            return
         if self._strict:
             raise gin_utils.GinConfigError(message + " Remove them, or run without strict.")
         logging.warning("%s", message)

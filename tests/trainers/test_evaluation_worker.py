@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import alf.algorithms.one_step_loss
 from alf.distributed import in_process_engine, member, ray_engine
 from alf.distributed.in_process_engine import InProcessEngine
 from alf.drivers.policy_driver import PolicyDriver
@@ -32,7 +31,6 @@ from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
 from alf.trainers.worker_table import lines, read_workers
 
-assert alf.algorithms.one_step_loss  # so that gin knows its name
 FIXED = "tests.trainers.fixed_episodes:FixedEpisodes"
 PATIENCE_SECS = 60.0
 
@@ -53,17 +51,6 @@ def remote_config(small_config):
         return small_config(trainer, **{**settings, **evaluation, **kwargs})
 
     return make
-
-
-def test_what_nothing_here_uses_a_worker_may(remote_config, logged):
-    """Such as settings of its evaluations' videos; in these threads its use would be seen, so it is one of nobody's."""
-    gin.bind_parameter("OneStepTDLoss.n_step", 3)
-    with remote_config(num_iterations=2, strict=True).create_trainer() as trainer:
-        trainer.train()
-    assert trainer.counters.iterations == 2
-    (told,) = [line for line in logged if line.startswith("Bindings that nothing has used")]
-    assert "OneStepTDLoss.n_step" in told
-    assert told.endswith("Those of environments, and of an evaluation, workers may use.")
 
 
 def _algorithm(config):
