@@ -100,7 +100,7 @@ class AsyncOffPolicyDriver(Driver):
           stepping: "graph" steps environments inside traced code, "host" in Python, "auto" measures and chooses for each.
           stall_timeout_secs: a step or reset of an environment, or an observer, that takes longer, or a learner that
             waits longer for a batch, ends the run with an error.
-          stop_timeout_secs: how long `stop()` waits for threads; for one that has stalled it does not wait.
+          stop_timeout_secs: how long `stop()` waits for threads, and for each segment of observers; not for what has stalled.
           workers: collect in this driver's place, in other processes; `envs` then only tell what the environments are like.
           host: other processes that step `envs`, which ask them: this driver acts for them, and `stepping` "auto" is "host".
           teacher: as in SyncOffPolicyDriver; asked for one environment after the other, each from its own thread.
@@ -265,6 +265,8 @@ class AsyncOffPolicyDriver(Driver):
         threads = [t for t in self._all_threads() if t.ident is not None and t is not threading.current_thread()]
         for thread in threads:
             thread.join(0.1 if self._has_stalled(thread) else max(0.1, deadline - time.monotonic()))
+        if self._log_thread in threads:
+            self._log_thread.drain(self._stop_timeout_secs)
         for thread in threads:
             if thread.is_alive():
                 logging.warning(

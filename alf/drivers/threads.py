@@ -25,6 +25,7 @@ from alf.utils.exits import not_an_exit
 
 # What a thread runs into when the driver stops while it waits or steps.
 _STOPPED = (QueueClosed, StopUnroll, tf.errors.CancelledError, tf.errors.OutOfRangeError)
+_POLL_SECS = 0.05
 
 
 class DriverThread(threading.Thread):
@@ -206,6 +207,11 @@ class LogThread(DriverThread):
                 self._coord.keep(e)
             self._feeding_since = None
             self.fed += 1
+
+    def drain(self, timeout_secs: float) -> None:
+        """Waits for the end of the thread, unless an error ends the run or a segment takes longer than `timeout_secs`."""
+        while self.is_alive() and self._coord.exception is None and self.busy_secs < timeout_secs:
+            self.join(_POLL_SECS)
 
     def _busy_since(self) -> float | None:
         return self._feeding_since

@@ -213,6 +213,32 @@ def test_a_failure_costs_no_metrics(small_config, monkeypatch):
     assert counted[0] == counted[1]
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_observers_slower_than_learning_get_all_of_it(exact, small_config):
+    """At the end, and at the checkpoints of a run that goes on exactly, though `stop` waits for threads less long."""
+    taken, seen = [], []
+
+    def slow(trajectory, *_):
+        time.sleep(0.4)
+        seen.append(trajectory.reward.size)
+
+    class Watched(AsyncOffPolicyTrainer):
+        def _init_driver(self, *args):
+            driver = super()._init_driver(*args)
+            driver.observers.append(slow)
+            return driver
+
+    gin.bind_parameter("AsyncOffPolicyDriver.learn_queue_cap", 6)
+    gin.bind_parameter("AsyncOffPolicyDriver.stop_timeout_secs", 1.0)
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", "lockstep")
+    settings = {"checkpoint_interval": 1, "exact_resume": True} if exact else {"checkpoint_interval": 0}
+    trainer = small_config(Watched, num_iterations=3, **settings).create_trainer()
+    trainer.initialize()
+    trainer.algorithm.add_experience_observer(lambda exp: taken.append(exp.reward.shape.num_elements()))
+    trainer.train()
+    assert sum(seen) == sum(taken) > 0
+
+
 def test_an_evaluation_beside_training_that_ends_last_is_in_the_last_checkpoint(small_config):
     settings = EVALUATED | {"eval_interval": 2, "evaluate_beside": True, "checkpoint_interval": 1, "num_iterations": 3}
     trainer = small_config(SyncOffPolicyTrainer, **settings).create_trainer()
