@@ -146,8 +146,10 @@ class SyncOffPolicyDriver(Driver):
         return segment
 
     def _observe(self, segments: list[Segment]) -> None:
+        parts = [segment.experience for segment in segments]
         with on_host():
-            exp = self._stacked([segment.experience for segment in segments])
+            # Traced, it would be a graph for each number of segments, as large as they are many.
+            exp = self._stacked(parts) if len(parts) == 1 else stack_segments(parts)
         with whole():
             self._algorithm.observe(exp)
 

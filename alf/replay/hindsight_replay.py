@@ -34,14 +34,16 @@ def goal_distance_reward(achieved: tf.Tensor, desired: tf.Tensor, threshold: flo
     """0 where a goal is reached, else -1, as the sparse tasks of Gymnasium-Robotics have it.
 
     Args:
-      achieved: float32 [..., n].
-      desired: float32 [..., n].
+      achieved: numbers [..., n].
+      desired: likewise.
       threshold: a goal that is nearer than this, or as near, is reached.
 
     Returns:
       float32 [...].
     """
-    return -tf.cast(tf.norm(achieved - desired, axis=-1) > threshold, tf.float32)
+    # Whole numbers have no square root, and unsigned ones no difference.
+    apart = tf.cast(achieved, tf.float32) - tf.cast(desired, tf.float32)
+    return -tf.cast(tf.norm(apart, axis=-1) > threshold, tf.float32)
 
 
 @gin.configurable(module="alf")
@@ -76,8 +78,8 @@ class HindsightReplay(UniformReplay):
           balanced: as in `UniformReplay`.
 
         Raises:
-          ValueError: observations have no goals, a number is out of its range, or `ReplayBuffer.before_storing` changes
-            goals or rewards.
+          ValueError: observations have no goals, a number is out of its range, `reward_fn` gives something else than one
+            reward for each pair of goals, or `ReplayBuffer.before_storing` changes goals or rewards.
         """
         super().__init__(experience_spec, num_streams, balanced)
         observation = experience_spec.observation
@@ -96,6 +98,7 @@ class HindsightReplay(UniformReplay):
                 f"HindsightReplay needs a function reward_fn of the goals achieved and desired; got {reward_fn!r}."
             )
         self._check_stored(experience_spec)
+        _check_reward_fn(reward_fn, *(observation[field] for field in _GOALS))
         self._reward_fn = reward_fn
         self._shape_reward: Callable[[tf.Tensor], tf.Tensor] | None = None
         self._share = share
@@ -218,6 +221,22 @@ class HindsightReplay(UniformReplay):
         if self._shape_reward is None:
             return reward
         return tf.reshape(self._shape_reward(tf.reshape(reward, [-1])), tf.shape(reward))
+
+
+def _check_reward_fn(reward_fn: RewardFn, achieved: Any, desired: Any) -> None:
+    """Raises ValueError where it fails on goals of these specs, or gives other shapes than rewards have."""
+    draw = np.random.default_rng(0)
+    goals = [tf.expand_dims(_drawn(spec, draw), 1) for spec in (achieved, desired)]
+    kinds = " and ".join(f"{spec.dtype.name} {spec.shape}" for spec in (achieved, desired))
+    try:
+        reward = tf.convert_to_tensor(reward_fn(*goals))
+    except Exception as e:
+        raise ValueError(f"HindsightReplay.reward_fn fails on goals of {kinds}: {type(e).__name__}: {e}") from e
+    if reward.shape != [_PROBES, 1]:
+        raise ValueError(
+            f"HindsightReplay.reward_fn gives shape {reward.shape} for goals {goals[0].shape}, and one reward for each is "
+            f"shape {[_PROBES, 1]}: for goals of {kinds}, bind it to a function that reduces the axes of a goal, and no others."
+        )
 
 
 def _drawn(spec: Any, draw: np.random.Generator) -> tf.Tensor:

@@ -302,7 +302,7 @@ class ReplayBuffer:
         that recurrent networks begin anew there.
 
         Raises:
-          ValueError: there are none, or streams hold different numbers of steps.
+          ValueError: there are none, streams hold different numbers of steps, or some between others are not held.
         """
         self.check_whole()
         runs = self.index.runs()
@@ -316,6 +316,11 @@ class ReplayBuffer:
                 f"Training on the whole replay buffer needs streams of equal length, and they have {sizes.min()} to "
                 f"{sizes.max()} steps: train on samples (whole_replay_buffer_training=False), or use "
                 "exp_replayer='one_time'."
+            )
+        if (np.maximum.reduceat(runs[:, 2], begin) != first + sizes).any():
+            raise ValueError(
+                "Training on the whole replay buffer needs all steps of its streams, and of those that were kept by whole "
+                "episodes some are missing in between: train on samples (whole_replay_buffer_training=False)."
             )
         exp = self.sequences(tf.constant(streams), tf.constant(first), int(sizes[0]))
         ended = np.delete(runs, np.append(begin[1:], len(runs)) - 1, axis=0)

@@ -17,6 +17,7 @@ from alf.algorithms.rl_algorithm import ROLLOUT
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.testing import CountingEnvironment, FaultyEnvironment
+from alf.utils import tracing
 from tests.algorithms.networks import ppo, specs_of
 from tests.drivers.counting import CountingAlgorithm, check_batches, make_envs
 
@@ -354,6 +355,27 @@ def test_a_run_of_several_segments_is_one_batch_for_the_learner() -> None:
     driver.run(max_num_steps=24)
     assert algorithm.train() == 24
     driver.stop()
+
+
+def test_runs_of_many_segments_are_not_traced_for_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced: list[int] = []
+    concrete = tracing.Concrete
+
+    def counted(function: Any, *args: Any) -> Any:
+        traced.append(len(tf.nest.flatten(args)))
+        return concrete(function, *args)
+
+    monkeypatch.setattr(tracing, "Concrete", counted)
+    env = make_envs(1, 1)[0]
+    driver = SyncOffPolicyDriver(env, CountingAlgorithm(env), exp_replayer="uniform", unroll_length=1, random_seed=1)
+    driver.run()
+    before = len(traced)
+    for steps in (20, 30):
+        driver.run(max_num_steps=steps)
+    driver.stop()
+    assert before > 0
+    # Of the graphs made since, as of the memory's, none takes in more than one segment's tensors.
+    assert max(traced[before:], default=0) <= max(traced[:before])
 
 
 def test_clipping_of_a_part_with_its_own_optimizer_holds_inside_an_agent() -> None:

@@ -273,6 +273,37 @@ def test_new_rewards_are_shaped_as_the_others() -> None:
         driver.stop()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "float64"])
+def test_goals_may_be_of_any_dtype(dtype: str) -> None:
+    achieved = tf.constant([[[1, 0, 3]], [[1, 0, 2]]], dtype)
+    desired = tf.constant([[[1, 0, 3]], [[1, 1, 3]]], dtype)
+    assert goal_distance_reward(achieved, desired).numpy().tolist() == [[0.0], [-1.0]]
+    gin.bind_parameter("ReplayBuffer.max_length", 10)
+    goal = tf.TensorSpec([3], dtype)
+    HindsightReplay(SPEC._replace(observation={"achieved_goal": goal, "desired_goal": goal}), 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reward_fn", "sentence"),
+    [
+        (
+            [],
+            goal_distance_reward,
+            r"gives shape \(16,\) for goals \(16, 1\), and one reward for each is shape \[16, 1\]",
+        ),
+        ([2], lambda a, d: tf.norm(a - d, axis=-1, keepdims=True), r"gives shape \(16, 1, 1\) for goals \(16, 1, 2\)"),
+        ([2], lambda a, d: tf.bitwise.invert(a), r"fails on goals of float32 \(2,\) and float32 \(2,\): \w+Error: "),
+    ],
+)
+def test_a_reward_function_that_does_not_fit_the_goals_is_told_at_once(
+    shape: list[int], reward_fn: Any, sentence: str
+) -> None:
+    gin.bind_parameter("ReplayBuffer.max_length", 10)
+    goal = tf.TensorSpec(shape, tf.float32)
+    with pytest.raises(ValueError, match=rf"HindsightReplay.reward_fn {sentence}"):
+        HindsightReplay(SPEC._replace(observation={"achieved_goal": goal, "desired_goal": goal}), 2, reward_fn)
+
+
 @pytest.mark.parametrize("field", ["reward", "desired_goal"])
 def test_what_is_altered_before_storing_must_not_be_what_is_judged_anew(field: str) -> None:
     gin.bind_parameter("ReplayBuffer.max_length", 10)

@@ -144,6 +144,19 @@ def test_whole_memories_are_not_trained_on() -> None:
         replayer.replay_all()
 
 
+def test_episodes_with_gaps_between_them_are_not_trained_on_as_a_whole(tmp_path: pathlib.Path) -> None:
+    original = make(30, 1)
+    original.observe(segments(np.array([[0]]), np.array([[0]]), 8))
+    original.end_streams()  # 5 to 7 are held no more
+    original.observe(segments(np.array([[0]]), np.array([[8]]), 7))
+    save_replay(original, str(tmp_path))
+    gin.bind_parameter("ReplayBuffer.store_transitions_only_when_episodes_are_terminated", False)
+    copy = make(30, 1)
+    assert load_replay(copy, str(tmp_path)) == 12
+    with pytest.raises(ValueError, match=r"some are missing in between: train on samples"):
+        copy.replay_all()
+
+
 # ---- what alters steps before they are stored ----
 
 
