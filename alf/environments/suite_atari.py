@@ -15,13 +15,14 @@ from gymnasium.vector import VectorEnv
 from tf_agents.trajectories import time_step as ts
 
 from alf.environments import gym_ids, suite_gym
-from alf.environments.atari_preprocessing import DMAtariPreprocessing
+from alf.environments.atari_preprocessing import DMAtariPreprocessing, check_preprocessing
 from alf.environments.batch_wrappers import EpisodicLife
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpool
 from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.vectorization import EnvironmentLoader
 from alf.environments.wrappers import FrameStack
+from alf.utils.common import check_range
 
 # TF-Agents has a loader of this name too, which its package imports where it can: without ALE it cannot.
 importlib.import_module("tf_agents.environments")
@@ -76,9 +77,12 @@ def load(
       What `create_environment` calls with a batch size and a seed.
 
     Raises:
-      ValueError: `environment_name` is an id, not the name of a game; or a limit has no room for a step.
+      ValueError: `environment_name` is an id, not the name of a game; a number is out of its range, or a limit has no room
+        for a step.
     """
     game = _game(environment_name)
+    check_preprocessing(noop_max, frame_skip=frame_skip, screen_size=screen_size, stack_size=stack_size)
+    check_range(0.0, 1.0, sticky_actions=sticky_actions)
     suite_gym.check_max_episode_steps(max_episode_steps)
     if max_episode_steps is not None:
         max_frames = max_episode_steps * frame_skip

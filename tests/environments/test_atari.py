@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from typing import Any
 
 import gymnasium
@@ -302,6 +303,31 @@ def test_no_limit(emulator: str) -> None:
 def test_a_limit_has_room_for_a_step(limit: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="{}={} must be at least".format(*next(iter(limit.items())))):
         suite_atari.load("Pong", **limit)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"frame_skip": 0}, "frame_skip=0 must be a whole number of at least 1."),
+        ({"frame_skip": 1.5}, "frame_skip=1.5 must be a whole number of at least 1."),
+        ({"noop_max": -1}, "noop_max=-1 must be a whole number of at least 0."),
+        ({"screen_size": 0}, "screen_size=0 must be a whole number of at least 1."),
+        ({"screen_size": (84, 84)}, "screen_size=(84, 84) must be a whole number of at least 1."),
+    ],
+)
+def test_preprocessing_without_sense_is_refused(numbers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        suite_atari.load("Pong", **numbers)
+    _needs("cv2")
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        DMAtariPreprocessing(FlickeringGame(), **numbers)
+
+
+def test_no_stacks_and_no_chances_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^stack_size=0 must be a whole number of at least 1\."):
+        suite_atari.load("Pong", stack_size=0)
+    with pytest.raises(ValueError, match=r"^sticky_actions=1.5 must be in \[0, 1\]\."):
+        suite_atari.load("Pong", sticky_actions=1.5)
 
 
 def _probability(env: Any) -> float:
