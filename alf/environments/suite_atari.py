@@ -92,7 +92,7 @@ def load(
             "the limit."
         )
     steps = max_frames // frame_skip
-    frames = steps * frame_skip or suite_gym.NO_LIMIT
+    frames = steps * frame_skip or gym_ids.NO_LIMIT
     common = {"repeat_action_probability": sticky_actions, "full_action_space": full_action_space, **env_kwargs}
     batched = {
         "img_height": screen_size,
@@ -111,7 +111,7 @@ def load(
             obs_type="grayscale",
             frameskip=1,
             # ALE would count the frames of a reset too, and end a game between two pictures.
-            max_num_frames_per_episode=suite_gym.NO_LIMIT,
+            max_num_frames_per_episode=gym_ids.NO_LIMIT,
             render_mode=render_mode,
             **common,
         )

@@ -361,6 +361,21 @@ def test_max_episode_steps_are_decisions(emulator: str) -> None:
     assert _first_ends(emulator, 8, max_episode_steps=0, max_frames=4 * 6) == []
 
 
+@pytest.mark.parametrize("name", ["ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"])
+def test_a_limit_in_decisions_takes_the_place_of_an_ids_limit_in_frames(name: str) -> None:
+    _needs("ale_py")
+
+    def frames(**kwargs: Any) -> int:
+        env = suite_gym.load(name, **kwargs).make_one(0)
+        most = env.unwrapped.ale.getInt("max_num_frames_per_episode")
+        env.close()
+        return most
+
+    assert frames() == 108_000
+    assert frames(max_episode_steps=0) == frames(max_episode_steps=50_000) == 2**31 - 1
+    assert frames(max_episode_steps=0, max_num_frames_per_episode=7_000) == 7_000
+
+
 def test_each_row_of_a_game_may_have_a_limit_of_its_own() -> None:
     _needs("ale_py", "cv2")
     load = functools.partial(load_with_random_max_episode_steps, env_load_fn=suite_atari.load, min_steps=5, max_steps=5)
