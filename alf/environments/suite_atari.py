@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from tf_agents.trajectories import time_step as ts
 
-from alf.environments import gym_ids, suite_gym
+from alf.environments import gym_ids, suite_gym, wrapper_lists
 from alf.environments.atari_preprocessing import DMAtariPreprocessing, check_preprocessing
 from alf.environments.batch_wrappers import EpisodicLife
 from alf.environments.batched_environment import BatchedEnvironment
@@ -77,10 +77,12 @@ def load(
       What `create_environment` calls with a batch size and a seed.
 
     Raises:
-      ValueError: `environment_name` is an id, not the name of a game; a number is out of its range, or a limit has no room
-        for a step.
+      ValueError: `environment_name` is an id, not the name of a game; a number is out of its range, a limit has no room
+        for a step, or one of the wrappers is none.
     """
     game = _game(environment_name)
+    by_id = f"load the game by its id, such as '{game}NoFrameskip-v4', with suite_gym.load, and "
+    wrapper_lists.check(wrapper_lists.BATCHES, env_wrappers, by_id)
     check_preprocessing(noop_max, frame_skip=frame_skip, screen_size=screen_size, stack_size=stack_size)
     check_range(0.0, 1.0, sticky_actions=sticky_actions)
     suite_gym.check_max_episode_steps(max_episode_steps)
