@@ -310,6 +310,11 @@ def flag(end: Any) -> bool:
     return bool(np.reshape(end, ()) if isinstance(end, (list, tuple)) else end)
 
 
+def earned(reward: Any) -> float:
+    """A reward as an environment has told it, which may have axes of one, as a number."""
+    return float(np.reshape(reward, ()))
+
+
 def told_info(info: Any) -> dict[str, Any]:
     """Of a single environment's info what alf reads: "success", "is_success" and "lives", where each is one number.
 

@@ -23,7 +23,14 @@ from absl import logging
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, async_vector_env
 
 from alf.environments.call_thread import bounded_call
-from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, flag, one_picture, told_info
+from alf.environments.gymnasium_environment import (
+    VectorEnvironment,
+    close_quietly,
+    earned,
+    flag,
+    one_picture,
+    told_info,
+)
 from alf.environments.phases import tell_phase
 from alf.environments.spaces import action_spec, fitting, observation_spec
 
@@ -324,8 +331,7 @@ class _Portable(gymnasium.Wrapper):
         with _made_portable():
             observation, reward, terminated, truncated, info = self.env.step(action)
             # The main process makes an array of those of all rows.
-            number = float(np.asarray(reward).reshape(()))
-            return self._fit(observation), number, flag(terminated), flag(truncated), told_info(info)
+            return self._fit(observation), earned(reward), flag(terminated), flag(truncated), told_info(info)
 
     def render(self) -> Any:
         with _made_portable():
