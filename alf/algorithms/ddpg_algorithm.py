@@ -21,7 +21,7 @@ from alf.algorithms.critic_algorithm import (
 from alf.algorithms.exploration import ActionExploration, Exploration, OUNoise, exploration_for, half_range
 from alf.algorithms.network_kinds import build_network, check_critic, check_output
 from alf.algorithms.one_step_loss import row_weights
-from alf.algorithms.parameter_noise import ParameterNoise, action_distance
+from alf.algorithms.parameter_noise import ParameterNoise, action_distance, attach
 from alf.algorithms.predictions import several
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import (
@@ -129,8 +129,7 @@ class DdpgAlgorithm(CriticAlgorithm):
         self._dqda_clipping = dqda_clipping
         self._exploration = chosen
         self._parameter_noise = parameter_noise
-        if parameter_noise is not None:
-            parameter_noise.attach(actor)
+        attach(name, parameter_noise, actor)
 
     def _action(self, inputs: Any, state: Nest = (), network: Any = None) -> tuple[tf.Tensor, Nest]:
         acting = network or self._actor_network

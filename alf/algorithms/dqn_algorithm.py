@@ -23,7 +23,7 @@ from alf.algorithms.exploration import (
     exploration_for,
 )
 from alf.algorithms.network_kinds import build_network, check_judges_all, number_of_actions
-from alf.algorithms.parameter_noise import ParameterNoise, divergence_of_epsilon, value_distance
+from alf.algorithms.parameter_noise import ParameterNoise, attach, divergence_of_epsilon, value_distance
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import ActionTimeStep, Experience, LossInfo, Nest, PolicyStep, TrainingInfo, namedtuple
 from alf.networks.calling import call_network, learning
@@ -110,8 +110,7 @@ class DqnAlgorithm(CriticAlgorithm):
         chosen = EpsilonGreedy(epsilon_greedy) if exploration is None else exploration
         self._exploration = exploration_for(action_spec, chosen, ValueExploration, name)
         self._parameter_noise = parameter_noise
-        if parameter_noise is not None:
-            parameter_noise.attach(network, farthest=1.0)
+        attach(name, parameter_noise, network, farthest=1.0)
         self._check_network(network)
         self._q_network = network
         self._critic_networks = [network]

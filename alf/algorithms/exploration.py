@@ -18,7 +18,7 @@ import tensorflow as tf
 from alf.data_structures import Nest
 from alf.utils import rng
 from alf.utils.action_masks import draw_allowed
-from alf.utils.common import broadcast_mask
+from alf.utils.common import broadcast_mask, check_made
 from alf.utils.target_updater import UNITS
 
 
@@ -111,6 +111,11 @@ class Exploration(tf.Module):
             strength.claim(name)
 
     def _check_strength(self, highest: float) -> None:
+        check_made(self.name, **{self.control: self._strength})
+        if self._strength is None or isinstance(self._strength, str):
+            raise ValueError(
+                f"{self.name}: {self.control}={self._strength!r} must be a number or a schedule: correct it."
+            )
         for value in self._strength.ends if isinstance(self._strength, LinearSchedule) else (self._strength,):
             if not 0.0 <= value <= highest or (value == 0.0 and not self.may_be_zero):
                 least = "at least 0" if self.may_be_zero else "above 0"
@@ -288,17 +293,21 @@ def exploration_for(
       name: of the algorithm that needs it.
 
     Raises:
-      ValueError: the mapping has none for these actions, or it is of another kind.
+      ValueError: the mapping has none for these actions, or it is of another kind, or none.
     """
-    if isinstance(explorations, Exploration):
-        found = explorations
-    else:
+    found: Any = explorations
+    if isinstance(explorations, Mapping):
         actions = "discrete" if action_spec.dtype.is_integer else "continuous"
         if actions not in explorations:
             raise ValueError(
                 f"There is no exploration for {actions} actions, only for {sorted(explorations) or 'none'}: add {actions!r}."
             )
         found = explorations[actions]
+    check_made(name, exploration=found)
+    if not isinstance(found, Exploration):
+        raise ValueError(
+            f"{name} explores {kind.way}, but exploration={found!r} is no exploration: make one, in gin with parentheses."
+        )
     if not isinstance(found, kind):
         raise ValueError(f"{name} explores {kind.way}, not by {found.name}.")
     return found

@@ -12,6 +12,7 @@ import tensorflow as tf
 from alf.algorithms.critic_algorithm import copies
 from alf.algorithms.exploration import Exploration, Strength
 from alf.utils import rng
+from alf.utils.common import check_made
 from alf.utils.untracked import Untracked
 
 
@@ -123,6 +124,22 @@ class ParameterNoise(Exploration):
 
         tf.cond(tf.equal(self._updates % self._period, 0), renew, lambda: tf.zeros([]))
         self._updates.assign_add(1)
+
+
+def attach(name: str, parameter_noise: ParameterNoise | None, network: Any, farthest: float = math.inf) -> None:
+    """Has the `parameter_noise` that the algorithm `name` was given, if any, shake `network`; see `ParameterNoise.attach`.
+
+    Raises:
+      ValueError: it is something else, or see there.
+    """
+    if parameter_noise is None:
+        return
+    check_made(name, parameter_noise=parameter_noise)
+    if not isinstance(parameter_noise, ParameterNoise):
+        raise ValueError(
+            f"{name}: parameter_noise={parameter_noise!r} is no ParameterNoise: make one, in gin @ParameterNoise()."
+        )
+    parameter_noise.attach(network, farthest)
 
 
 def action_distance(one: tf.Tensor, other: tf.Tensor, half_range: Any) -> tf.Tensor:

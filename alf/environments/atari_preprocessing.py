@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import gin
@@ -19,6 +20,14 @@ def import_cv2(user: str) -> Any:
     except ImportError as error:
         raise ImportError(f"{user} needs OpenCV: {how_to_install('atari')}") from error
     return cv2
+
+
+def check_preprocessing(noop_max: int, **sizes: int) -> None:
+    """Raises ValueError where `noop_max` or one of the `sizes` is no whole number of at least 0, or 1."""
+    for name, value in {"noop_max": noop_max, **sizes}.items():
+        least = 0 if name == "noop_max" else 1
+        if not (isinstance(value, numbers.Integral) and int(value) >= least):
+            raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
 
 
 @gin.configurable(module="alf.environments.wrappers")
@@ -43,8 +52,9 @@ class DMAtariPreprocessing(gymnasium.Wrapper):
 
         Raises:
           ImportError: OpenCV is not installed.
-          ValueError: the environment is no Atari game, or skips frames.
+          ValueError: a number is out of its range; or the environment is no Atari game, or skips frames.
         """
+        check_preprocessing(noop_max, frame_skip=frame_skip, screen_size=screen_size)
         import_cv2("DMAtariPreprocessing")
         skips = getattr(env.unwrapped, "_frameskip", None)
         if skips != 1:
@@ -54,7 +64,7 @@ class DMAtariPreprocessing(gymnasium.Wrapper):
             )
         super().__init__(
             AtariPreprocessing(
-                env, noop_max=noop_max, frame_skip=frame_skip, screen_size=screen_size, grayscale_newaxis=True
+                env, noop_max=noop_max, frame_skip=frame_skip, screen_size=int(screen_size), grayscale_newaxis=True
             )
         )
         self.metadata = {**env.metadata, FRAMES_PER_STEP: frame_skip}

@@ -102,6 +102,22 @@ class EpisodicLife(BatchWrapper):
 
     _lives: np.ndarray
 
+    def __init__(self, env: BatchedEnvironment) -> None:
+        """Wraps `env`, which is closed with this.
+
+        Raises:
+          ValueError: a `NonEpisodicAgent` is around the game already.
+        """
+        below = env
+        while isinstance(below, BatchWrapper):
+            if isinstance(below, NonEpisodicAgent):
+                raise ValueError(
+                    "EpisodicLife around NonEpisodicAgent would have a lost life end what the end of a game does not: put "
+                    "NonEpisodicAgent behind EpisodicLife in suite_gym.load.env_wrappers."
+                )
+            below = below._env
+        super().__init__(env)
+
     def _reset(self) -> ts.TimeStep:
         first = self._env.reset()
         lives = self._env.lives
@@ -126,9 +142,10 @@ class EpisodicLife(BatchWrapper):
 
 @gin.configurable(module="alf.environments.wrappers")
 class NonEpisodicAgent(BatchWrapper):
-    """Gives every end of an episode a discount, so that values bootstrap beyond it: for intrinsic rewards.
+    """Gives every end of an episode a discount, so that values bootstrap beyond it: for intrinsic rewards alone.
 
-    Where an environment has agents, the end of each agent gets it too.
+    A lost life that `EpisodicLife`, which comes before this, makes an end for the learner gets it too; and where an
+    environment has agents, the end of each agent. Values of the environment's own rewards go on as well.
     """
 
     def __init__(self, env: BatchedEnvironment, discount: float = 1.0) -> None:
@@ -136,7 +153,7 @@ class NonEpisodicAgent(BatchWrapper):
 
         Args:
           env: a batched environment.
-          discount: of the last step of each episode.
+          discount: of the last step of each episode, and of each lost life.
         """
         super().__init__(env)
         self._discount = np.float32(discount)
@@ -154,4 +171,4 @@ class NonEpisodicAgent(BatchWrapper):
         return step._replace(observation=parts)
 
     def _beyond_ends(self, step_type: np.ndarray, discount: np.ndarray) -> np.ndarray:
-        return np.where(step_type == ts.StepType.LAST, self._discount, discount)
+        return np.where((step_type == ts.StepType.LAST) | (discount == 0), self._discount, discount)

@@ -28,6 +28,12 @@ _PACKAGES = (
     # Such as Breakout-v4; most ids of this form are others'.
     _Package(r"[A-Z]\w+-v[04]$", "ale_py", how_to_install("atari"), certain=False),
 )
+# Of an episode, for what knows no other way to say that there is none.
+NO_LIMIT = 2**31 - 1
+
+# ALE ends its games by this argument, in frames, and ids of its games have one.
+_FRAMES = "max_num_frames_per_episode"
+
 _EXTRAS = {"ale_py": "atari", "box2d": "box2d", "mujoco": "mujoco"}
 
 
@@ -36,14 +42,18 @@ def make(environment_name: str, **kwargs: Any) -> gymnasium.Env:
 
     Args:
       environment_name: an id, such as "CartPole-v1", "ALE/Pong-v5" or "MiniGrid-Empty-5x5-v0".
-      **kwargs: as `gymnasium.make` takes them.
+      **kwargs: as `gymnasium.make` takes them; `max_episode_steps` takes the place of the id's limit in frames, too.
 
     Raises:
       ValueError: there is no such environment (any more), or its package is not installed; the message names what to do.
     """
     register(environment_name)
     try:
-        return gymnasium.make(environment_name, **kwargs)
+        env = gymnasium.make(environment_name, **kwargs)
+        if kwargs.get("max_episode_steps") and _FRAMES not in kwargs and env.spec and _FRAMES in env.spec.kwargs:
+            env.close()
+            env = gymnasium.make(environment_name, **{**kwargs, _FRAMES: NO_LIMIT})
+        return env
     except (gymnasium.error.Error, ImportError) as error:
         raise ValueError(_explain(environment_name, error)) from error
 

@@ -310,6 +310,11 @@ def flag(end: Any) -> bool:
     return bool(np.reshape(end, ()) if isinstance(end, (list, tuple)) else end)
 
 
+def earned(reward: Any) -> float:
+    """A reward as an environment has told it, which may have axes of one, as a number."""
+    return float(np.reshape(reward, ()))
+
+
 def told_info(info: Any) -> dict[str, Any]:
     """Of a single environment's info what alf reads: "success", "is_success" and "lives", where each is one number.
 
@@ -378,13 +383,19 @@ def next_step_autoreset(env: VectorEnv) -> VectorEnv:
         closed and built anew.
 
     Raises:
-      ValueError: neither Gymnasium's own SyncVectorEnv or AsyncVectorEnv, nor in mode NEXT_STEP.
+      ValueError: neither Gymnasium's own SyncVectorEnv or AsyncVectorEnv, nor in mode NEXT_STEP; or an AsyncVectorEnv
+        without shared memory in wrappers.
     """
     # SyncVectorEnv writes its mode into a dict that all environments of one class share: not to be trusted.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     # Without shared memory Gymnasium's workers reset an environment once more after a reset behind an end.
-    remakes = type(env) is AsyncVectorEnv and not env.shared_memory
-    if mode in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value) and not remakes:
+    resets_again = isinstance(env.unwrapped, AsyncVectorEnv) and not env.unwrapped.shared_memory
+    if resets_again and type(env) is not AsyncVectorEnv:
+        raise ValueError(
+            f"The AsyncVectorEnv of {type(env).__name__} shares no memory, and so would reset a row once more after a reset "
+            "behind an end: leave shared_memory=False out."
+        )
+    if mode in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value) and not resets_again:
         return env
     if type(env) is SyncVectorEnv:
         env.autoreset_mode = env.metadata["autoreset_mode"] = AutoresetMode.NEXT_STEP

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from alf.environments import agents
+from alf.environments.gymnasium_environment import earned
 
 
 @gin.configurable(module="alf.environments.wrappers")
@@ -69,5 +70,5 @@ class AccumulatedReward(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Takes a step; the observation after it knows of its reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._total += self._shape(float(reward))
+        self._total += self._shape(earned(reward))
         return self._with_total(observation), reward, terminated, truncated, info

@@ -11,6 +11,10 @@ class PhasedWrapper(gymnasium.Wrapper):
     def enter_phase(self, phase: str) -> None:
         """Called before the next step or reset; see `BatchedEnvironment.enter_phase`."""
 
+    def tell_phases(self, phase: str) -> None:
+        """Tells this wrapper and the phased ones below it: the main process can reach the outermost one only."""
+        tell_phase(self, phase)
+
 
 def tell_phase(env: gymnasium.Env, phase: str) -> None:
     """Tells the phased ones among the wrappers of an environment."""

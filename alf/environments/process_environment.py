@@ -19,10 +19,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, async_vector_env
 
 from alf.environments.call_thread import bounded_call
-from alf.environments.gymnasium_environment import VectorEnvironment, close_quietly, flag, one_picture, told_info
+from alf.environments.gymnasium_environment import (
+    VectorEnvironment,
+    close_quietly,
+    earned,
+    flag,
+    one_picture,
+    told_info,
+)
 from alf.environments.phases import tell_phase
 from alf.environments.spaces import action_spec, fitting, observation_spec
 
@@ -94,7 +102,6 @@ class ProcessEnvironment(VectorEnvironment):
         env: VectorEnv,
         seeds: Sequence[int] | None = None,
         step_timeout_secs: float | None = None,
-        told_phases: bool = False,
     ) -> None:
         """Adapts `env`, which is closed with this.
 
@@ -103,13 +110,12 @@ class ProcessEnvironment(VectorEnvironment):
           seeds: B integers for the first reset, or None.
           step_timeout_secs: the longest that a step of all rows may take, 300 by default; a reset of all rows may take
             that, and at least 300.
-          told_phases: the workers' environments have an `enter_phase`.
 
         Raises:
           ValueError: see `VectorEnvironment`.
         """
         super().__init__(env, seeds)
-        self._told_phases = told_phases
+        self._told_phases: bool | None = None
         self._timeout = _DEFAULT_STEP_TIMEOUT_SECS if step_timeout_secs is None else step_timeout_secs
         self._reset_timeout = max(self._timeout, _START_TIMEOUT_SECS)
         self._workers: AsyncVectorEnv = self._env.unwrapped
@@ -132,9 +138,19 @@ class ProcessEnvironment(VectorEnvironment):
         return self._call(functools.partial(super()._reset_env, seeds), self._reset_timeout)
 
     def enter_phase(self, phase: str) -> None:
-        """Tells the wrappers in the workers, where these can be told."""
+        """Tells the wrappers in the workers, where all have some that are phased."""
+        if self._told_phases is None:
+            asked = functools.partial(self._workers.call, "has_wrapper_attr", "tell_phases")
+            phased = self._call(asked, self._timeout)
+            self._told_phases = all(phased)
+            if any(phased) and not self._told_phases:
+                logging.warning(
+                    "Of the AsyncVectorEnv's %d environments only some have wrappers that ask for the phase, and none is "
+                    "told, so that RandomFirstEpisodeLength cuts evaluations too: wrap all of them alike.",
+                    self._batch_size,
+                )
         if self._told_phases:
-            self._call(functools.partial(self._workers.call, "enter_phase", phase), self._timeout)
+            self._call(functools.partial(self._workers.call, "tell_phases", phase), self._timeout)
 
     def render(self, mode: str = "rgb_array") -> np.ndarray | None:
         """As in `VectorEnvironment`; bounded in time."""
@@ -204,7 +220,7 @@ def make_process_environment(
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             raise ChildProcessError("A worker process died while it built its environment.") from error
     try:
-        return ProcessEnvironment(env, seeds, step_timeout_secs, told_phases=True)
+        return ProcessEnvironment(env, seeds, step_timeout_secs)
     except BaseException:
         close_workers(env)
         raise
@@ -302,7 +318,7 @@ class _Portable(gymnasium.Wrapper):
         # Shared memory takes other shapes and numbers too, and repeats or cuts them.
         self._fit = fitting(env.observation_space)
 
-    def enter_phase(self, phase: str) -> None:
+    def tell_phases(self, phase: str) -> None:
         with _made_portable():
             tell_phase(self.env, phase)
 
@@ -315,8 +331,7 @@ class _Portable(gymnasium.Wrapper):
         with _made_portable():
             observation, reward, terminated, truncated, info = self.env.step(action)
             # The main process makes an array of those of all rows.
-            number = float(np.asarray(reward).reshape(()))
-            return self._fit(observation), number, flag(terminated), flag(truncated), told_info(info)
+            return self._fit(observation), earned(reward), flag(terminated), flag(truncated), told_info(info)
 
     def render(self) -> Any:
         with _made_portable():

@@ -14,14 +14,15 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from tf_agents.trajectories import time_step as ts
 
-from alf.environments import gym_ids, suite_gym
-from alf.environments.atari_preprocessing import DMAtariPreprocessing
+from alf.environments import gym_ids, suite_gym, wrapper_lists
+from alf.environments.atari_preprocessing import DMAtariPreprocessing, check_preprocessing
 from alf.environments.batch_wrappers import EpisodicLife
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.envpool_environment import EnvPoolEnvironment, make_envpool
 from alf.environments.gymnasium_environment import VectorEnvironment
 from alf.environments.vectorization import EnvironmentLoader
 from alf.environments.wrappers import FrameStack
+from alf.utils.common import check_range
 
 # TF-Agents has a loader of this name too, which its package imports where it can: without ALE it cannot.
 importlib.import_module("tf_agents.environments")
@@ -76,9 +77,14 @@ def load(
       What `create_environment` calls with a batch size and a seed.
 
     Raises:
-      ValueError: `environment_name` is an id, not the name of a game; or a limit has no room for a step.
+      ValueError: `environment_name` is an id, not the name of a game; a number is out of its range, a limit has no room
+        for a step, or one of the wrappers is none.
     """
     game = _game(environment_name)
+    by_id = f"load the game by its id, such as '{game}NoFrameskip-v4', with suite_gym.load, and "
+    wrapper_lists.check(wrapper_lists.BATCHES, env_wrappers, by_id)
+    check_preprocessing(noop_max, frame_skip=frame_skip, screen_size=screen_size, stack_size=stack_size)
+    check_range(0.0, 1.0, sticky_actions=sticky_actions)
     suite_gym.check_max_episode_steps(max_episode_steps)
     if max_episode_steps is not None:
         max_frames = max_episode_steps * frame_skip
@@ -88,7 +94,7 @@ def load(
             "the limit."
         )
     steps = max_frames // frame_skip
-    frames = steps * frame_skip or suite_gym.NO_LIMIT
+    frames = steps * frame_skip or gym_ids.NO_LIMIT
     common = {"repeat_action_probability": sticky_actions, "full_action_space": full_action_space, **env_kwargs}
     batched = {
         "img_height": screen_size,
@@ -107,7 +113,7 @@ def load(
             obs_type="grayscale",
             frameskip=1,
             # ALE would count the frames of a reset too, and end a game between two pictures.
-            max_num_frames_per_episode=suite_gym.NO_LIMIT,
+            max_num_frames_per_episode=gym_ids.NO_LIMIT,
             render_mode=render_mode,
             **common,
         )

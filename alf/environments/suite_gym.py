@@ -17,9 +17,6 @@ from alf.environments.spaces import frames_per_step
 from alf.environments.vectorization import EnvironmentLoader
 from alf.utils.gin_utils import named_callable
 
-# Of an episode, for what knows no other way to say that there is none.
-NO_LIMIT = 2**31 - 1
-
 
 def drop_tf_agents_loader(suite: str) -> None:
     """Takes TF-Agents' loader of an old suite from gin, which would make `@suite.load` ambiguous."""
@@ -77,7 +74,7 @@ def load(
         return EnvironmentLoader(make=wrapped_maker(user_make, gym_env_wrappers), env_wrappers=env_wrappers)
     assert isinstance(environment_name, str)
     if max_episode_steps is not None:
-        env_kwargs["max_episode_steps"] = max_episode_steps or NO_LIMIT
+        env_kwargs["max_episode_steps"] = max_episode_steps or gym_ids.NO_LIMIT
     make = functools.partial(gym_ids.make, environment_name, disable_env_checker=True, **env_kwargs)
     return EnvironmentLoader(
         make=wrapped_maker(make, gym_env_wrappers),

@@ -30,27 +30,39 @@ def by_kind(gym_env_wrappers: Sequence[Any], env_wrappers: Sequence[Any]) -> tup
     Raises:
       ValueError: one of them is no list.
     """
-    for argument, wrappers in ((SINGLE, gym_env_wrappers), (BATCHES, env_wrappers)):
-        if not isinstance(wrappers, Sequence):
-            raise ValueError(f"{argument} must be a list; got {_name(wrappers)}: put it in brackets.")
+    _check_list(SINGLE, gym_env_wrappers)
+    _check_list(BATCHES, env_wrappers)
     moved = [wrapper for wrapper in env_wrappers if _is_class(wrapper, gymnasium.Wrapper)]
     return [*gym_env_wrappers, *moved], [wrapper for wrapper in env_wrappers if wrapper not in moved]
 
 
-def check(argument: str, wrappers: Sequence[Any]) -> None:
+def check(argument: str, wrappers: Sequence[Any], before: str = "") -> None:
     """Refuses what surely is no wrapper of the kind that `argument`, SINGLE or BATCHES, is for.
 
+    Args:
+      argument: SINGLE or BATCHES.
+      wrappers: the list.
+      before: what to do before `suite_gym.load` takes a wrapper of the other kind.
+
     Raises:
-      ValueError: there is such an entry.
+      ValueError: there is such an entry, or it is no list.
     """
+    _check_list(argument, wrappers)
     (kind, name), other = _WRAPPED[argument], BATCHES if argument == SINGLE else SINGLE
     for wrapper in wrappers:
         if _is_class(wrapper, _WRAPPED[other][0]):
-            raise ValueError(f"{_name(wrapper)} in {argument} wraps no {name}: put it into suite_gym.load.{other}.")
+            raise ValueError(
+                f"{_name(wrapper)} in {argument} wraps no {name}: {before}put it into suite_gym.load.{other}."
+            )
         if not callable(wrapper) or (_is_class(wrapper, object) and not _is_class(wrapper, kind)):
             raise ValueError(
                 f"{_name(wrapper)} in {argument} is neither a class nor a function that wraps a {name}: correct the list."
             )
+
+
+def _check_list(argument: str, wrappers: Any) -> None:
+    if not isinstance(wrappers, Sequence) or isinstance(wrappers, str):
+        raise ValueError(f"{argument} must be a list; got {_name(wrappers)}: put it in brackets.")
 
 
 def wrap(argument: str, env: Any, wrappers: Sequence[Any]) -> Any:

@@ -17,7 +17,7 @@ from alf.environments.atari_preprocessing import DMAtariPreprocessing as DMAtari
 from alf.environments.batch_wrappers import EpisodicLife as EpisodicLife
 from alf.environments.batch_wrappers import NonEpisodicAgent as NonEpisodicAgent
 from alf.environments.end_action import EndAction as EndAction
-from alf.environments.gymnasium_environment import flag
+from alf.environments.gymnasium_environment import earned, flag
 from alf.environments.hierarchy import Hierarchy as Hierarchy
 from alf.environments.measurement_wrappers import AccumulatedReward as AccumulatedReward
 from alf.environments.observation_wrappers import CHANNEL_ORDERS as CHANNEL_ORDERS
@@ -62,7 +62,7 @@ class FrameSkip(gymnasium.Wrapper):
         total = 0.0
         for _ in range(self._skip):
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
+            total += earned(reward)
             if flag(terminated) or flag(truncated):
                 break
         return observation, total, terminated, truncated, info

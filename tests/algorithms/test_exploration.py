@@ -142,6 +142,23 @@ def test_algorithms_take_the_exploration_of_their_kind_and_no_other(name: str) -
         make(name, *specs_of(env), exploration=GaussianNoise() if name == "dqn" else Boltzmann())
 
 
+@pytest.mark.parametrize("name", ["dqn", "ddpg", "td3", "sarsa"])
+def test_what_is_not_made_is_told_with_how_it_is(name: str) -> None:
+    env = PolicyUnittestEnv(2, 5, action_type=ActionType.Discrete if name == "dqn" else ActionType.Continuous)
+    own = Boltzmann if name == "dqn" else GaussianNoise
+    ways: list[Any] = [own, {"discrete": own, "continuous": own}]
+    for way in ways:
+        with pytest.raises(ValueError, match=rf"exploration is {own.__name__} .* write @{own.__name__}\(\) with paren"):
+            make(name, *specs_of(env), exploration=way)
+    for way in (0.1, {"discrete": 0.1, "continuous": 0.1}):
+        with pytest.raises(ValueError, match=r"exploration=0\.1 is no exploration: make one, in gin"):
+            make(name, *specs_of(env), exploration=way)
+    with pytest.raises(ValueError, match=r"parameter_noise is ParameterNoise .* write @ParameterNoise\(\) with paren"):
+        make(name, *specs_of(env), parameter_noise=ParameterNoise)
+    with pytest.raises(ValueError, match=r"parameter_noise=0\.1 is no ParameterNoise: make one, in gin @Param"):
+        make(name, *specs_of(env), parameter_noise=0.1)
+
+
 @pytest.mark.parametrize("value", [1, 0])
 def test_whole_numbers_are_strengths_too(value: int) -> None:
     """Reported among floats, whatever was written."""
@@ -157,6 +174,13 @@ def test_whole_numbers_are_strengths_too(value: int) -> None:
         (lambda: EpsilonGreedy(LinearSchedule(2.0, 0.1, 5)), "epsilon must .* got 2.0"),
         (lambda: Boltzmann(0.0), "temperature must be above 0.* got 0.0"),
         (lambda: Boltzmann(LinearSchedule(1.0, 0.0, 5)), "also at the end of a schedule; got 0.0"),
+        (
+            lambda: EpsilonGreedy(LinearSchedule),
+            r"EpsilonGreedy: epsilon is LinearSchedule .* @LinearSchedule\(\) with",
+        ),
+        (lambda: GaussianNoise(LinearSchedule), r"noise_stddev is LinearSchedule .* write @LinearSchedule\(\) with"),
+        (lambda: EpsilonGreedy("0.1"), "EpsilonGreedy: epsilon='0.1' must be a number or a schedule"),
+        (lambda: GaussianNoise(None), "GaussianNoise: noise_stddev=None must be a number or a schedule"),
         (lambda: GaussianNoise(-0.1), "noise_stddev must be at least 0.* got -0.1"),
         (lambda: OUNoise(float("nan")), "ou_stddev must .* got nan"),
         (lambda: OUNoise(damping=-0.5), "OUNoise: damping must be at least 0 and at most 1; got -0.5"),

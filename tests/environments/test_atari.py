@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from typing import Any
 
 import gymnasium
@@ -304,6 +305,31 @@ def test_a_limit_has_room_for_a_step(limit: dict[str, int]) -> None:
         suite_atari.load("Pong", **limit)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"frame_skip": 0}, "frame_skip=0 must be a whole number of at least 1."),
+        ({"frame_skip": 1.5}, "frame_skip=1.5 must be a whole number of at least 1."),
+        ({"noop_max": -1}, "noop_max=-1 must be a whole number of at least 0."),
+        ({"screen_size": 0}, "screen_size=0 must be a whole number of at least 1."),
+        ({"screen_size": (84, 84)}, "screen_size=(84, 84) must be a whole number of at least 1."),
+    ],
+)
+def test_preprocessing_without_sense_is_refused(numbers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        suite_atari.load("Pong", **numbers)
+    _needs("cv2")
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        DMAtariPreprocessing(FlickeringGame(), **numbers)
+
+
+def test_no_stacks_and_no_chances_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^stack_size=0 must be a whole number of at least 1\."):
+        suite_atari.load("Pong", stack_size=0)
+    with pytest.raises(ValueError, match=r"^sticky_actions=1.5 must be in \[0, 1\]\."):
+        suite_atari.load("Pong", sticky_actions=1.5)
+
+
 def _probability(env: Any) -> float:
     return env.env._env.unwrapped.ale.getFloat("repeat_action_probability")
 
@@ -333,6 +359,21 @@ def test_max_episode_steps_are_decisions(emulator: str) -> None:
     assert lasts == [6, 13, 20]
     assert all(step.discount.tolist() == [1.0, 1.0] for step in steps)
     assert _first_ends(emulator, 8, max_episode_steps=0, max_frames=4 * 6) == []
+
+
+@pytest.mark.parametrize("name", ["ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"])
+def test_a_limit_in_decisions_takes_the_place_of_an_ids_limit_in_frames(name: str) -> None:
+    _needs("ale_py")
+
+    def frames(**kwargs: Any) -> int:
+        env = suite_gym.load(name, **kwargs).make_one(0)
+        most = env.unwrapped.ale.getInt("max_num_frames_per_episode")
+        env.close()
+        return most
+
+    assert frames() == 108_000
+    assert frames(max_episode_steps=0) == frames(max_episode_steps=50_000) == 2**31 - 1
+    assert frames(max_episode_steps=0, max_num_frames_per_episode=7_000) == 7_000
 
 
 def test_each_row_of_a_game_may_have_a_limit_of_its_own() -> None:

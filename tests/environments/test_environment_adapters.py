@@ -150,6 +150,17 @@ def test_a_wrapped_vector_env_in_the_wrong_mode_is_refused() -> None:
         VectorEnvironment(gymnasium.vector.VectorWrapper(make()))
 
 
+def test_wrapped_processes_that_would_reset_once_more_are_refused() -> None:
+    def make(shared_memory: bool) -> VectorEnv:
+        rows = [functools.partial(ToyEnv, row) for row in range(_ROWS)]
+        return gymnasium.vector.VectorWrapper(AsyncVectorEnv(rows, shared_memory=shared_memory))
+
+    with pytest.raises(ValueError, match=r"^The AsyncVectorEnv of VectorWrapper .* shared_memory=False out\."):
+        create_environment(functools.partial(make, False), num_parallel_environments=_ROWS)
+    env = create_environment(functools.partial(make, True), num_parallel_environments=_ROWS, seed=1)
+    assert _played(env) == _expected("terminate", _ROWS)
+
+
 @pytest.mark.parametrize("vectorization", ["single", "sync", "async"])
 def test_nested_specs_match_what_is_delivered(vectorization: str) -> None:
     size = 1 if vectorization == "single" else 2

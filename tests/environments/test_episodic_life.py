@@ -11,7 +11,7 @@ import pytest
 from tf_agents.trajectories import trajectory
 
 from alf.environments import BatchedEnvironment, create_environment, suite_gym
-from alf.environments.batch_wrappers import EpisodicLife
+from alf.environments.batch_wrappers import BatchWrapper, EpisodicLife, NonEpisodicAgent
 from alf.environments.grouped_rows import GroupedRows
 from alf.metrics.metrics import standard_metrics
 from alf.utils import value_ops
@@ -185,6 +185,19 @@ def test_an_environment_without_lives_is_refused() -> None:
     with pytest.raises(ValueError, match=r"info\['lives'\]"):
         env.reset()
     env.close()
+
+
+def test_a_non_episodic_agent_goes_on_behind_lost_lives_and_games() -> None:
+    behind = functools.partial(NonEpisodicAgent, discount=0.5)
+    steps = _row(_play(suite_gym.load(_rows([0]), env_wrappers=(EpisodicLife, behind))(1)), 0)
+    expected = [s._replace(discount=0.5 if s.discount == 0 else 1.0) for s in _expected(0, lives_count=True)]
+    assert steps == expected
+    assert {s.step_type for s in steps if s.discount == 0.5} == {1, 2}
+
+
+def test_lives_do_not_end_what_games_do_not() -> None:
+    with pytest.raises(ValueError, match=r"put NonEpisodicAgent behind EpisodicLife in suite_gym.load.env_wrappers"):
+        suite_gym.load(LivesEnv, env_wrappers=(NonEpisodicAgent, BatchWrapper, EpisodicLife))(1)
 
 
 @pytest.mark.parametrize(("vectorization", "rows"), [("single", 1), ("sync", _ROWS), ("async", 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium import spaces
 
 from alf.environments.gymnasium_environment import SingleEnvironment
 from alf.environments.measurement_wrappers import AccumulatedReward
+from alf.environments.wrappers import FrameSkip
 
 
 class Paying(gymnasium.Env):
@@ -64,6 +66,26 @@ def test_the_return_so_far_begins_at_zero_in_every_episode(space: spaces.Space) 
 
 def test_what_is_added_up_may_be_shaped() -> None:
     assert totals(AccumulatedReward(Paying(BOX), reward_shaping_fn=lambda r: -r), 1) == [[0.0, -1.0, -3.0, -6.0]]
+
+
+class _Put(gymnasium.RewardWrapper):
+    """Gives rewards in another form."""
+
+    def __init__(self, env: gymnasium.Env, put: Callable[[Any], Any]) -> None:
+        super().__init__(env)
+        self._put = put
+
+    def reward(self, reward: Any) -> Any:
+        return self._put(reward)
+
+
+@pytest.mark.filterwarnings("error:Conversion of an array with ndim > 0:DeprecationWarning")
+@pytest.mark.parametrize("put", [lambda x: [x], lambda x: ((x,),), lambda x: np.full((1, 1), x), np.float32])
+def test_rewards_that_are_added_up_may_have_axes_of_one(put: Callable[[Any], Any]) -> None:
+    env = _Put(Paying(BOX), put)
+    assert totals(AccumulatedReward(env), 1) == [[0.0, 1.0, 3.0, 6.0]]
+    env.reset()
+    assert FrameSkip(env, 3).step(0)[1] == 6.0
 
 
 def test_specs_follow() -> None:

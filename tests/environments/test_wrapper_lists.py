@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from alf.environments import create_environment, suite_atari, suite_gym
+from alf.environments import create_environment, suite_agents, suite_atari, suite_gym
 from alf.environments.batch_wrappers import BatchWrapper, NonEpisodicAgent
 from alf.environments.grouped_rows import GroupedRows
 from alf.environments.testing import CountingEnvironment
-from alf.environments.wrappers import FrameStack, RandomFirstEpisodeLength
+from alf.environments.wrappers import FrameResize, FrameStack, RandomFirstEpisodeLength
 from tests.environments.toy_environments import ToyEnv
 
 
@@ -138,8 +138,29 @@ def test_what_is_no_wrapper_is_told(arguments: dict[str, Any], message: str) -> 
 
 
 def test_a_suite_that_wraps_no_single_environments_says_where_they_are_wrapped() -> None:
-    with pytest.raises(ValueError, match=r"wraps no BatchedEnvironment: put it into suite_gym.load.gym_env_wrappers"):
-        suite_atari.load("Pong", env_wrappers=[FrameStack])
+    with pytest.raises(
+        ValueError,
+        match=r"^FrameResize in env_wrappers wraps no BatchedEnvironment: load the game by its id, such as "
+        r"'PongNoFrameskip-v4', with suite_gym.load, and put it into suite_gym.load.gym_env_wrappers\.",
+    ):
+        suite_atari.load("Pong", env_wrappers=[FrameResize])
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        functools.partial(suite_atari.load, "Pong"),
+        functools.partial(suite_atari.load, "Pong", episodic_life=False),
+        functools.partial(suite_agents.load, "counting"),
+        functools.partial(suite_gym.load, ToyEnv),
+    ],
+)
+@pytest.mark.parametrize("wrapper", [NonEpisodicAgent, "NonEpisodicAgent"])
+def test_wrappers_are_in_lists_in_all_suites(load: Any, wrapper: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^env_wrappers must be a list; got '?NonEpisodicAgent'?: put it in brackets\."
+    ):
+        load(env_wrappers=wrapper)
 
 
 def test_a_batch_is_closed_where_its_wrapper_fails() -> None:
