@@ -242,7 +242,7 @@ class Trainer(Improver):
             self._algorithm,
             self._driver,
             seeds.run,
-            f"until {self.schedule.goal() or 'a stop condition holds'}",
+            lambda: f"until {self.schedule.goal() or 'a stop condition holds'}",
             self.share_done,
             envs[0].frames_per_step,
             self._worker_facts,
@@ -287,12 +287,7 @@ class Trainer(Improver):
         self._stream_closers.insert(0, driver.stop)
         self.algorithm.set_seed(run_seeds.integer(self._seeds.learning))
         if self._config.exact_resume:
-            if not driver.reproducible:
-                raise ValueError(
-                    "TrainerConfig.exact_resume needs collecting that follows from the seed: set "
-                    "AsyncOffPolicyDriver.mode = 'lockstep' or 'sync', or use @sync_off_policy_trainer."
-                )
-            self._saver.check_exact_resume()
+            self._saver.check_exact_resume(driver.reproducible)
             run_seeds.reseed_process(self._seeds.init, self._counters.iterations)
         for env in envs:
             env.after_building()
@@ -353,6 +348,10 @@ class Trainer(Improver):
             evaluator.restart(self._create_evaluation_environment(env_seed), run_seeds.integer(acting_seed))
 
     # ---- iterating ----
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._report.planned()
 
     def _begin(self) -> None:
         if self._streams_over and not self._ended:
