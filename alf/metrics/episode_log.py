@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -179,10 +180,18 @@ class EpisodeLog:
         self._kept = dict(state)
 
     def resume(self, step: int) -> None:
-        """Removes rows above a global step, and those that came after `state_dict`; numbers count on from what stays."""
+        """Removes rows above a global step, and those that came after `state_dict`; numbers count on from what stays.
+
+        Traces of episodes whose rows are gone go too: others get their numbers.
+        """
         episodes, agents = (float(self._kept.get(name, np.inf)) for name in ("episodes", "agents"))
         self._episodes = self._rows.resume("episode", step, episodes)
         self.agents.resume(step, agents)
+        with self._rows.told():
+            for path in glob.glob(os.path.join(glob.escape(self._directory), "episodes", "*.csv")):
+                number = os.path.basename(path).removesuffix(".csv")
+                if number.isdecimal() and int(number) > self._episodes:
+                    os.remove(path)
 
     def at(self, **now: Value) -> None:
         """Tells where the run stands: columns of the rows to come, such as global_step and in_heatup."""

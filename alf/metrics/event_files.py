@@ -31,19 +31,20 @@ def cut_events(log_dir: str, last_step: int) -> int:
     """
     removed = 0
     for path in sorted(glob.glob(os.path.join(glob.escape(log_dir), "events.out.tfevents.*")), key=_age, reverse=True):
-        first, kept_some = None, False
+        first, begun_before = None, False
         for offset, event in _events(path):
             if not event.HasField("summary") or all(OTHER_AXIS in v.tag for v in event.summary.value):
                 continue
             if event.step > last_step:
                 first = offset
                 break
-            kept_some = True
+            begun_before |= event.step < last_step
         if first is not None:
             removed += os.path.getsize(path) - first
             os.truncate(path, first)
-        # Files are written one after the other: older ones end before this one began.
-        if kept_some:
+        # Files are written one after the other: older ones end before this one began. One of `last_step` alone tells
+        # nothing of them, as that of an evaluation before the run trains on.
+        if begun_before:
             break
     return removed
 

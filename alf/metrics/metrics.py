@@ -31,7 +31,7 @@ class Reported(Protocol):
         """Under which the result is reported."""
 
     def result(self) -> Any:
-        """The metric's value now."""
+        """The metric's value now: a number, or None while there is nothing to report."""
 
 
 @runtime_checkable

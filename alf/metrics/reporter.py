@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -17,6 +18,7 @@ from alf.metrics.metrics import (
     EnvironmentSteps,
     EpisodeAverage,
     NumberOfEpisodes,
+    Reported,
     StepMetric,
 )
 from alf.metrics.summary_writer import SummaryWriter
@@ -196,7 +198,7 @@ class StatsReporter:
           agents: whose numbers are `Metrics/<behavior>/<name>`.
 
         Raises:
-          ValueError: a statistic that was added has the name of another number of this summary.
+          ValueError: a statistic that was added has the name of another number of this summary, or a metric gives no number.
         """
         now = time.monotonic()
         # At the end of a run, where nothing more was learned: what that takes is no part of the speed of training.
@@ -229,8 +231,8 @@ class StatsReporter:
     def _metric_scalars(self, metrics: Iterable[StepMetric]) -> tuple[dict[str, Value], dict[str, float], float | None]:
         """All values by tag, the averages by name, and the episodes so far.
 
-        An average over no episode is left out, not shown as 0. In a stretch without a finished episode, the longest open
-        one is told.
+        An average over no episode is left out, not shown as 0, and so is a metric whose result is None. In a stretch
+        without a finished episode, the longest open one is told.
         """
         scalars: dict[str, Value] = {}
         averages: dict[str, float] = {}
@@ -246,7 +248,9 @@ class StatsReporter:
                 if not metric.num_episodes():
                     continue
                 scalars[f"Metrics/{metric.name}_std"] = metric.std()
-            averages[metric.name] = float(metric.result())
+            value = _number(metric)
+            if value is not None:
+                averages[metric.name] = value
         scalars.update((f"Metrics/{name}", value) for name, value in averages.items())
         if ended is not None and longest_open is not None and ended == (self._last_ended or 0.0):
             scalars["Metrics/LongestOpenEpisode"] = longest_open
@@ -297,3 +301,16 @@ class StatsReporter:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _number(metric: Reported) -> float | None:
+    """The result of a metric, None where it has none yet; raises ValueError where it is no number."""
+    value = metric.result()
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        shown = textwrap.shorten(repr(value), 100, placeholder=" ...")
+        raise ValueError(
+            f"The metric {metric.name!r} gave {shown} for a result(): return one number, or None while there is nothing to "
+            "report."
+        ) from None

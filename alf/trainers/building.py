@@ -16,6 +16,7 @@ from tf_agents.specs.array_spec import BoundedArraySpec
 from alf.algorithms.contracts import check_predict
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.algorithms.rl_algorithm import check_constructor
+from alf.drivers.idle_driver import IdleDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS
 from alf.environments.spaces import without_numbers
@@ -197,6 +198,16 @@ def check_workers(config: TrainerConfig, trainer: str, takes_workers: bool) -> N
             f"TrainerConfig.num_workers={config.num_workers} is for @async_off_policy_trainer: {trainer} "
             "collects in its own process only; set num_workers to 0, or take that trainer."
         )
+
+
+def idle_driver(config: TrainerConfig, envs: Sequence[BatchedEnvironment], algorithm: OffPolicyAlgorithm) -> IdleDriver:
+    """The driver of an algorithm that takes no action, which owns `envs`; ValueError where workers should collect."""
+    if config.num_workers:
+        raise ValueError(
+            f"{type(algorithm).__name__} takes no action, so workers would have nothing to do: set "
+            "TrainerConfig.num_workers to 0."
+        )
+    return IdleDriver(envs, algorithm)
 
 
 def made(part: _Part | None, name: str) -> _Part:

@@ -18,7 +18,9 @@ from alf.utils.gin_utils import did_you_mean
 
 Number = int | float
 _C = TypeVar("_C", bound="Count")
-_TEXT = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE]\+?[0-9]+)?)\s*([A-Za-z_]+)\s*")
+_TEXT = re.compile(
+    r"\s*((?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE]\+?[0-9]+)?)\s*([A-Za-z_]+)\s*"
+)
 
 
 class Count:
@@ -195,7 +197,10 @@ def count(given: Amount, what: str, allowed: Sequence[str] = tuple(UNITS)) -> Co
 def _parsed(text: str, what: str) -> Count:
     match = _TEXT.fullmatch(text)
     if not match:
-        raise ValueError(f"{what}={text!r} is no count: write a number and a unit, such as '1000 env_steps'.")
+        commas = (
+            "; commas only group thousands, as in '1,000', and parts are written as in '1.5'" if "," in text else ""
+        )
+        raise ValueError(f"{what}={text!r} is no count: write a number and a unit, such as '1000 env_steps'{commas}.")
     number, unit = match[1].replace("_", "").replace(",", ""), match[2]
     if unit not in UNITS:
         hint = did_you_mean(unit, list(UNITS))

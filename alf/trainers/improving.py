@@ -20,9 +20,8 @@ from alf.trainers.evaluation import Evaluation, Evaluator
 from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
 from alf.trainers.phases import Phase, Phases
-from alf.trainers.schedule import Schedule, schedule_of
+from alf.trainers.schedule import Schedule, check_reachable, schedule_of, share_done, told_limit
 from alf.trainers.stopping import Standing, check_judged, first_reason
-from alf.utils.gin_utils import GinConfigError
 
 
 class Improver(abc.ABC):
@@ -75,6 +74,10 @@ class Improver(abc.ABC):
     @abc.abstractmethod
     def initialize(self) -> None:
         """Builds what is not built yet."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends what was begun; nothing is held then."""
 
     @abc.abstractmethod
     def _start(self) -> None:
@@ -196,6 +199,7 @@ class Improver(abc.ABC):
         Raises:
           RunLockedError: another live run writes to the root_dir.
           ValueError: the algorithm takes no action, and the run ends by environment steps or episodes only.
+          RuntimeError: the trainer is closed, and no end is reached.
         """
         self.initialize()
         self._improving = True
@@ -243,6 +247,7 @@ class Improver(abc.ABC):
         Raises:
           ValueError: `count` is none for acting, both ends are asked for, the phase is TEST, or the driver cannot do it.
           RunLockedError: another live run writes to the root_dir.
+          RuntimeError: the trainer is closed.
         """
         if wait_for_full_episodes and until_episode_end:
             raise ValueError("act() ends at the first end of an episode or at the last: give one of the two arguments.")
@@ -251,6 +256,7 @@ class Improver(abc.ABC):
             raise ValueError("In TEST the environments of training stand still: call evaluate().")
         if not count.value:
             return Acted(0, 0)
+        self._refuse_if_ended()
         self.initialize()
         if not self.algorithm.acts:
             return Acted(0, 0)
@@ -273,6 +279,7 @@ class Improver(abc.ABC):
         Raises:
           ValueError: `count` is none, or the algorithm takes no action, and it is in environment steps or episodes.
           RunLockedError: another live run writes to the root_dir.
+          RuntimeError: the trainer is closed.
         """
         count = counts.count(count, "training: count")
         if not count.value:
@@ -305,12 +312,17 @@ class Improver(abc.ABC):
 
     # ---- acting and learning ----
 
-    def _begin(self) -> None:
+    def _refuse_if_ended(self) -> None:
+        """Raises RuntimeError after `close`, with nothing held, so that another trainer can go on with the run."""
         if self._ended:
+            self.close()
             raise RuntimeError(
                 "This trainer is closed, and so are its environments: make another one of the same configuration, which "
                 "goes on from the newest checkpoint."
             )
+
+    def _begin(self) -> None:
+        self._refuse_if_ended()
         if not self._begun:
             self._begun = True
             self._start()
@@ -323,6 +335,7 @@ class Improver(abc.ABC):
 
     def _iterate(self) -> bool:
         """Collects and learns once; returns whether it came to its end before a signal."""
+        self._refuse_if_ended()  # also where a signal has ended it
         if self._signals.heard():
             return False
         self._begin()
@@ -406,35 +419,21 @@ class Improver(abc.ABC):
 
     def _check_reachable(self, *ends: Count) -> None:
         """Raises GinConfigError when none of `ends` ever comes, since nothing acts."""
-        counts_acting = [isinstance(end, (EnvironmentSteps, EnvironmentEpisodes)) for end in ends]
-        idle = "TrainerConfig.unroll_length=0" if self.algorithm.acts else type(self.algorithm).__name__
-        if ends and all(counts_acting) and not (self.algorithm.acts and self._config.unroll_length):
-            raise GinConfigError(
-                f"{idle} takes no action, so {ends[0]} are never reached: give training_steps or seconds "
-                "(TrainerConfig.num_iterations, or Schedule.improve_steps)."
-            )
+        if not (self.algorithm.acts and self._config.unroll_length):
+            idle = "TrainerConfig.unroll_length=0" if self.algorithm.acts else type(self.algorithm).__name__
+            check_reachable(ends, idle)
 
     def share_done(self) -> float | None:
         """How much of what `improve` is at is done, in [0, 1], by the nearest of its ends; None without one."""
-        totals, ends = self._counters[Phase.TRAIN], self._targets or ()
-        begins = [0.0] * len(ends) if self._targets_from is None else [float(b.value) for b in self._targets_from]
-        spans = [(float(totals.like(end).value) - b, float(end.value) - b) for end, b in zip(ends, begins, strict=True)]
-        return max((min(1.0, done / whole) for done, whole in spans if whole), default=None)
+        return share_done(self._counters[Phase.TRAIN], self._targets or (), self._targets_from)
 
     def _reached(self) -> str | None:
         """Which limit of the schedule is reached, or why else training may end."""
         targets = self.schedule.targets(self._counters[Phase.TRAIN]) if self._targets is None else self._targets
         for target in targets:
             if self._counters.reached(target):
-                return self._limit(target)
+                return told_limit(target, self._config, self._schedule)
         return self._stop_reason()
-
-    def _limit(self, target: Count) -> str:
-        """Which limit `target` is, in the words of the configuration."""
-        if (self._schedule or self._config.schedule or Schedule()).improve_steps:
-            return f"improve_steps: {target} are reached"
-        name = "num_iterations" if isinstance(target, TrainingSteps) else "num_env_steps"
-        return f"{name}={target.value} is reached"
 
     def _stop_reason(self) -> str | None:
         conditions = self._config.stop_conditions

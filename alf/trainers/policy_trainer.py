@@ -14,14 +14,13 @@ from absl import logging
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.drivers.arguments import closed_if_it_fails
 from alf.drivers.base import Driver
-from alf.drivers.idle_driver import IdleDriver
 from alf.environments.agents import behavior_names
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.metrics.reporter import StatsReporter
 from alf.trainers import run_facts
 from alf.trainers import seeds as run_seeds
 from alf.trainers.behavior_targets import check_behavior
-from alf.trainers.building import algorithm_ctor, build_algorithm, check_workers, made
+from alf.trainers.building import algorithm_ctor, build_algorithm, check_workers, idle_driver, made
 from alf.trainers.checkpoint_files import CHECKPOINT_DIR as CHECKPOINT_DIR
 from alf.trainers.checkpointing import MetricsState
 from alf.trainers.config import TrainerConfig as TrainerConfig
@@ -160,10 +159,15 @@ class Trainer(Improver):
 
         Raises:
           RunLockedError: another live run writes to the root_dir.
+          RuntimeError: it is closed, and the run has not come to its end.
           NonFiniteError: the loss or the weights became NaN or infinite; the last good checkpoint stays.
           Exception: whatever ended training early. A checkpoint is written before, where the weights are finite.
         """
         self.initialize()
+        if self._ended:
+            self._plan()
+            if self._reached() is None:
+                self._refuse_if_ended()  # before the index tells of another part of the run
         self._trains = True
         with StopSignals() as self._signals:
             try:
@@ -204,7 +208,7 @@ class Trainer(Improver):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._begun and not self._trains:
+        if error is not None and self._begun and not self._trains and not self._ended:
             self._saver.note(**run_facts.failure(error))
         self.close()
 
@@ -238,7 +242,7 @@ class Trainer(Improver):
             self._algorithm,
             self._driver,
             seeds.run,
-            f"until {self.schedule.goal() or 'a stop condition holds'}",
+            lambda: f"until {self.schedule.goal() or 'a stop condition holds'}",
             self.share_done,
             envs[0].frames_per_step,
             self._worker_facts,
@@ -278,22 +282,12 @@ class Trainer(Improver):
         if self.algorithm.acts:
             seed = run_seeds.at_iteration(self._seeds.acting, 0, self._place[1])  # a driver adds the iteration
             driver: Driver = self._init_driver(envs, run_seeds.integer(seed))
-        elif self._config.num_workers:
-            raise ValueError(
-                f"{type(self.algorithm).__name__} takes no action, so workers would have nothing to do: set "
-                "TrainerConfig.num_workers to 0."
-            )
         else:
-            driver = IdleDriver(envs, self.algorithm)
+            driver = idle_driver(self._config, envs, self.algorithm)
         self._stream_closers.insert(0, driver.stop)
         self.algorithm.set_seed(run_seeds.integer(self._seeds.learning))
         if self._config.exact_resume:
-            if not driver.reproducible:
-                raise ValueError(
-                    "TrainerConfig.exact_resume needs collecting that follows from the seed: set "
-                    "AsyncOffPolicyDriver.mode = 'lockstep' or 'sync', or use @sync_off_policy_trainer."
-                )
-            self._saver.check_exact_resume()
+            self._saver.check_exact_resume(driver.reproducible)
             run_seeds.reseed_process(self._seeds.init, self._counters.iterations)
         for env in envs:
             env.after_building()
@@ -354,6 +348,10 @@ class Trainer(Improver):
             evaluator.restart(self._create_evaluation_environment(env_seed), run_seeds.integer(acting_seed))
 
     # ---- iterating ----
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._report.planned()
 
     def _begin(self) -> None:
         if self._streams_over and not self._ended:

@@ -61,7 +61,8 @@ class Progress:
         self._live: LiveDisplay | None = None
         self._next = 0.0
         self._began = 0.0
-        self._share_at_start = 0.0
+        # The moment, and the share done then, from which the time left is reckoned.
+        self._base: tuple[float, float] | None = None
         self._shown: tuple[float, State] | None = None
         self._first: tuple[float, State] | None = None
         self._timings: tuple[float, Timings] | None = None
@@ -74,11 +75,19 @@ class Progress:
         self._began = time.monotonic()
         state = self._describe()
         self._shown = self._first = (self._began, state)
-        self._share_at_start = state.share or 0.0
+        self._base = None if state.share is None else (self._began, state.share)
         self._next = self._began + (_LIVE_SECS if self._live_wanted else _LINE_SECS)
         if self._live_wanted:
             with self._until_lost():
                 self._live = live_display.open_display()
+
+    def plan(self, goal: str) -> None:
+        """Shows other ends from now on, for which shares and time left count anew.
+
+        Args:
+          goal: what ends the run, for the title.
+        """
+        self._goal, self._base = goal, None
 
     def refresh(self) -> None:
         """Shows the state now on a live display; a log waits for its time."""
@@ -149,11 +158,14 @@ class Progress:
             self._timings = (now, state.timings)
 
     def _time_left(self, now: float, state: State) -> float | None:
-        """Seconds until the schedule is done, at the mean speed since `start`."""
-        done = (state.share or 0.0) - self._share_at_start
-        if state.share is None or done <= 0.0:
+        """Seconds until the schedule is done, at the mean speed since there is a share of it."""
+        if state.share is None:
             return None
-        return (1.0 - state.share) * (now - self._began) / done
+        if self._base is None:
+            self._base = (now, state.share)
+        since, before = self._base
+        done = state.share - before
+        return (1.0 - state.share) * (now - since) / done if done > 0.0 else None
 
     def _log_verdict(self) -> None:
         """Logs the verdict when its cause is another one than before."""

@@ -56,7 +56,7 @@ class RunReport:
         algorithm: OffPolicyAlgorithm,
         driver: Driver,
         random_seed: int,
-        goal: str = "",
+        goal: Callable[[], str] = lambda: "",
         share_done: Callable[[], float | None] = lambda: None,
         frames_per_step: int = 1,
         workers: Callable[[], Mapping[str, Any] | None] = lambda: None,
@@ -70,7 +70,7 @@ class RunReport:
           algorithm: whose losses are reported.
           driver: whose metrics and statistics are reported.
           random_seed: of the run, noted in the configuration.
-          goal: what ends the run, for the display.
+          goal: what ends the run, for the display; asked again when `planned` tells of other ends.
           share_done: how much of the run is done, in [0, 1]; None where that cannot be told.
           frames_per_step: of the environments; where a step takes several, the steps are told in frames too.
           workers: what is known of those that collect in other processes, see `worker_table`; None without any.
@@ -112,7 +112,8 @@ class RunReport:
         self._evaluated = threading.Lock()
         self._last_evaluation: tuple[float, float, int] | None = None
         self._best: float | None = None
-        self._progress = Progress(self.state, goal)
+        self._goal = goal
+        self._progress = Progress(self.state, goal())
 
     def _observe(self, driver: Driver) -> None:
         observers: list[Any] = driver.observers
@@ -133,6 +134,10 @@ class RunReport:
             self._progress.refresh()
         else:
             self._progress.update()
+
+    def planned(self) -> None:
+        """Tells that the ends of the run may be others from now on."""
+        self._progress.plan(self._goal())
 
     def follow(self, driver: Driver) -> None:
         """Reports another driver from now on, which has adopted the one before."""

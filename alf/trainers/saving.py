@@ -186,8 +186,13 @@ class Saver:
                 logging.INFO, "Saving %.1f MB of replay memory took %.1f s.", 60, size / 1e6, time.monotonic() - begin
             )
 
-    def check_exact_resume(self) -> None:
+    def check_exact_resume(self, collecting_is_reproducible: bool) -> None:
         """Raises ValueError when a resumed run could not be the same."""
+        if not collecting_is_reproducible:
+            raise ValueError(
+                "TrainerConfig.exact_resume needs collecting that follows from the seed: set "
+                "AsyncOffPolicyDriver.mode = 'lockstep' or 'sync', or use @sync_off_policy_trainer."
+            )
         if not self._algorithm.reproducible:
             raise ValueError(
                 "TrainerConfig.exact_resume needs an algorithm whose random numbers can be gone on with, which an agent of "

@@ -11,6 +11,7 @@ import gin
 from alf.trainers.config_types import checked
 from alf.trainers.counters import Totals
 from alf.trainers.counts import Count, EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps, count
+from alf.utils.gin_utils import GinConfigError
 
 if TYPE_CHECKING:
     from alf.trainers.config import TrainerConfig
@@ -126,6 +127,36 @@ def schedule_of(config: TrainerConfig, own: Schedule | None = None) -> Schedule:
         if not own.evaluation_steps.value:
             open_parts["evaluation_steps"] = EnvironmentEpisodes(config.num_eval_episodes)
     return dataclasses.replace(own, **open_parts)
+
+
+def check_reachable(ends: Sequence[Count], idle: str) -> None:
+    """Raises GinConfigError when none of `ends` ever comes, since nothing acts: `idle` is the reason."""
+    if ends and all(isinstance(end, (EnvironmentSteps, EnvironmentEpisodes)) for end in ends):
+        raise GinConfigError(
+            f"{idle} takes no action, so {ends[0]} are never reached: give training_steps or seconds "
+            "(TrainerConfig.num_iterations, or Schedule.improve_steps)."
+        )
+
+
+def told_limit(limit: Count, config: TrainerConfig, own: Schedule | None = None) -> str:
+    """That a limit is reached, in the words of what has set it; arguments as of `schedule_of`."""
+    if (own or config.schedule or Schedule()).improve_steps:
+        return f"improve_steps: {limit} are reached"
+    name = "num_iterations" if isinstance(limit, TrainingSteps) else "num_env_steps"
+    return f"{name}={limit.value} is reached"
+
+
+def share_done(totals: Totals, ends: Sequence[Count], begins: Sequence[Count] | None = None) -> float | None:
+    """How much is done, in [0, 1], by the nearest of several ends; None without one.
+
+    Args:
+      totals: of training.
+      ends: totals at which it ends.
+      begins: for each end, where it counts from; None for the start of the run.
+    """
+    starts = [0.0] * len(ends) if begins is None else [float(begin.value) for begin in begins]
+    spans = [(float(totals.like(end).value) - b, float(end.value) - b) for end, b in zip(ends, starts, strict=True)]
+    return max((min(1.0, done / whole) for done, whole in spans if whole), default=None)
 
 
 _NAMES: dict[type[Count], str] = {

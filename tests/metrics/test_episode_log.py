@@ -197,6 +197,19 @@ def test_what_came_after_a_checkpoint_goes_though_it_has_its_step(tmp_path):
     assert [(row["episode"], row["return"]) for row in _rows(tmp_path)] == [("1", "1.0"), ("2", "9.0")]
 
 
+@pytest.mark.parametrize(("step", "left"), [(1, [1, 2]), (2, [1, 2, 3, 4]), (-1, [])])
+def test_traces_of_what_is_forgotten_go_with_its_rows(tmp_path, step, left):
+    with_traces = EpisodeLog(str(tmp_path), trace_every=1)
+    for at in (1, 1, 2, 2):
+        with_traces.at(global_step=at)
+        with_traces(_segment([1.0], [0]), 0)
+    with_traces.close()
+    (tmp_path / "episodes" / "mine.csv").write_text("not a trace\n")
+    EpisodeLog(str(tmp_path)).resume(step)
+    assert sorted(p.name for p in (tmp_path / "episodes").iterdir()) == [*(f"{n}.csv" for n in left), "mine.csv"]
+    assert len(_rows(tmp_path)) == len(left)
+
+
 def test_rows_are_held_back_and_written_at_close(tmp_path):
     log = EpisodeLog(str(tmp_path), flush_every=3)
     log(_segment([1.0], [0]), 0)

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from alf.metrics.event_files import cut_events
 from alf.metrics.histogram import Histogram
 from alf.metrics.metrics import standard_metrics
 from alf.metrics.reporter import StatsReporter
+from alf.metrics.summary_writer import SummaryWriter
 from alf.metrics.time_shares import Timings
 from alf.metrics.user_stats import Aggregation
 
@@ -255,6 +257,17 @@ def test_cutting_leaves_the_other_axes_of_earlier_steps(tmp_path):
         reporter.resume(2)
     against = [step for tag, step, _ in _events(tmp_path) if tag == "Metrics_vs_EnvironmentSteps/AverageReturn"]
     assert against == [1000, 2000]
+
+
+def test_what_was_written_at_the_step_of_a_resume_hides_nothing_behind_it(tmp_path):
+    """As an evaluation is before a resumed run trains."""
+    for steps in ((1, 2), (3, 4), (2,)):
+        writer = SummaryWriter(str(tmp_path))
+        for step in steps:
+            writer.scalars({"a": 0.0}, step)
+        writer.close()
+    cut_events(str(tmp_path), 2)
+    assert [step for _, step, _ in _events(tmp_path)] == [1, 2, 2]
 
 
 def test_a_silent_stretch_tells_the_longest_open_episode(tmp_path):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from alf.trainers import improving
+from alf.trainers import improving, progress
 from alf.trainers.checkpointing import Checkpointer
 from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps, Seconds, TrainingSteps
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
@@ -320,6 +320,32 @@ def test_another_schedule_for_a_live_run(small_config):
         trainer.improve()
         assert trainer.counters.iterations == 3
         assert _totals(trainer, Phase.HEATUP)[0] >= 8
+
+
+def test_time_left_and_the_end_in_view_are_those_of_the_schedule_in_force(small_config, monkeypatch, caplog):
+    """By a clock by which an iteration takes five seconds, which tells of each."""
+    small_config(SyncOffPolicyTrainer, num_iterations=4).create_trainer().train()
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    caplog.set_level("INFO", "absl")
+    with small_config(SyncOffPolicyTrainer, num_iterations=8).create_trainer() as trainer:
+        trainer.initialize()
+        after, goals, planned = trainer._after_iteration, [], {7: "16 training_steps"}
+        shown = trainer._report._progress
+
+        def after_iteration():
+            now[0] += 5.0
+            if trainer.counters.iterations in planned:
+                trainer.set_schedule_params(Schedule(improve_steps=planned[trainer.counters.iterations]))
+            goals.append(shown._goal)
+            after()
+
+        trainer._after_iteration = after_iteration
+        trainer.train_and_act("1 training_steps")
+        trainer.improve()
+    told = [line.partition(", iteration")[0] for line in caplog.messages if "iteration" in line and "elapsed" in line]
+    assert told[1:5] == ["done 75%", "done 44%", "done 50%, 0:00:40 left", "done 56%, 0:00:35 left"]
+    assert goals[1:3] == ["until 8 iterations", "until 16 iterations"]
 
 
 def test_a_heatup_alone_leaves_the_end_to_the_limits(small_config, caplog):

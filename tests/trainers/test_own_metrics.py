@@ -10,6 +10,7 @@ import gin
 import numpy as np
 import pytest
 
+from alf.metrics.reporter import StatsReporter
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 
 
@@ -68,3 +69,32 @@ def test_a_metric_with_the_name_of_another_is_told_before_anything_is_collected(
         ValueError, match=r"two metrics called 'AverageReturn', .*own/Actions\.name = 'OwnAverageReturn'"
     ):
         _train(small_config, [own], 1)
+
+
+def test_a_metric_without_a_number_yet_is_left_out(small_config):
+    class Late(Actions):
+        def result(self) -> int | None:
+            return self.count if self.count > 40 else None
+
+    rows = _train(small_config, [Late()], 3)
+    assert [row["Metrics/Actions"] != "" for row in rows] == [int(row["env_steps"]) > 40 for row in rows]
+    assert rows[-1]["Metrics/Actions"] == rows[-1]["Metrics/EnvironmentSteps"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (np.arange(9).reshape(3, 3), r"array\(\[\[0, 1, 2\], \[3, 4, 5\], \[6, 7, 8\]\]\)"),
+        ({"left": 1.0}, r"\{'left': 1\.0\}"),
+        ("many", "'many'"),
+        (list(range(1000)), r"\[0, 1, 2, .* \.\.\.,?"),
+    ],
+)
+def test_a_metric_that_gives_no_number_is_told_by_name(tmp_path, value, shown):
+    own = Actions()
+    own.result = lambda: value
+    with (
+        StatsReporter(str(tmp_path)) as reporter,
+        pytest.raises(ValueError, match=rf"^The metric 'Actions' gave {shown} for a result\(\): .*None.*\.$"),
+    ):
+        reporter.write(1, 1, [own])

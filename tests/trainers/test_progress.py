@@ -135,6 +135,38 @@ def test_lines_tell_the_share_done_the_time_and_each_new_verdict_once(monkeypatc
     )
 
 
+def test_time_left_is_reckoned_from_when_there_was_a_share(monkeypatch, lines):
+    """As where a loop of one's own has acted before `improve` plans its ends; what was done by then took no time here."""
+    clock = _Clock(monkeypatch)
+    shares = iter([None, None, 0.5, 0.6, 0.8])
+    shown = Progress(lambda: _state(0, 0)._replace(share=next(shares)), "", live=False)
+    shown.start()
+    for _ in range(4):
+        clock.now += 5.0
+        shown.update()
+    assert [line.partition(", iteration")[0] for line in lines[1:]] == [
+        "done 50%",
+        "done 60%, 0:00:20 left",
+        "done 80%, 0:00:06 left",
+    ]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.9])
+def test_time_left_is_reckoned_anew_for_other_ends(monkeypatch, lines, share):
+    clock = _Clock(monkeypatch)
+    shares = iter([0.0, 0.5, share, share + 0.05])
+    shown = Progress(lambda: _state(0, 0)._replace(share=next(shares)), "", live=False)
+    shown.start()
+    for _ in range(2):
+        clock.now += 5.0
+        shown.update()
+        shown.plan("")
+    clock.now += 5.0
+    shown.update()
+    assert lines[0].startswith("done 50%, 0:00:05 left")
+    assert [" left" in line for line in lines[1:]] == [False, False]
+
+
 def test_time_left_follows_the_speed_since_the_start(monkeypatch, lines):
     """A resumed run starts at a share above 0, and its time left must not count that as done in no time."""
     clock = _Clock(monkeypatch)
