@@ -18,6 +18,7 @@ from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS, one_hot_space
 from alf.environments.random_actions import sample_action
 from alf.environments.vectorization import EnvironmentLoader
 from alf.utils.common import is_bounded
+from alf.utils.exits import no_exit
 
 # So many episodes of one length that ended in themselves are a time limit in disguise.
 _SUSPICIOUS_EPISODES = 3
@@ -161,11 +162,12 @@ def roll_out(env: gymnasium.Env, num_steps: int, seed: int) -> Rollout:
     rollout = Rollout()
     env.action_space.seed(0)
     try:
-        previous = _reset(env, rollout, seed)
-        for step in range(num_steps):
-            if any(finding.level == FAIL for finding in rollout.findings.values()):
-                return rollout
-            previous = _step(env, rollout, step, previous)
+        with no_exit("The environment"):
+            previous = _reset(env, rollout, seed)
+            for step in range(num_steps):
+                if any(finding.level == FAIL for finding in rollout.findings.values()):
+                    return rollout
+                previous = _step(env, rollout, step, previous)
     except Exception as e:
         rollout.note(_RUN, FAIL, f"it raised {type(e).__name__} after {len(rollout.digests)} values: {e}")
     else:

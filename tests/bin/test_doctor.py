@@ -37,6 +37,13 @@ class NotANumber(gymnasium.Env):
         return np.full(2, np.nan if self.time == 3 else 0.0, np.float32), 0.0, False, False, {}
 
 
+class AsksForFlags(NotANumber):
+    """Ends the program when it is made, as argparse does."""
+
+    def __init__(self):
+        raise SystemExit(2)
+
+
 def _facts(measurements, **kwargs):
     return Facts(measurements, **{"processors": 2, "step_bytes": 100, **kwargs})
 
@@ -181,6 +188,8 @@ def test_a_failed_check_ends_with_code_1(capsys, logged):
     assert run_here(doctor.main, "--env_name=tests.bin.test_doctor:NotANumber", *QUICK) == 1
     assert "FAIL finite: at step 2 observation holds nan: correct the environment." in capsys.readouterr().out
     assert "1 of " in logged[-1]
+    assert run_here(doctor.main, "--env_name=tests.bin.test_doctor:AsksForFlags", *QUICK) == 1
+    assert "FAIL make: it cannot be made: RuntimeError: The environment asked" in capsys.readouterr().out
     assert run_here(doctor.main, "--env_name=Nowhere-v3", *QUICK) == 1
     assert "Gymnasium knows no environment 'Nowhere-v3'" in capsys.readouterr().out
 
