@@ -69,12 +69,17 @@ def check_environment(loader: EnvironmentLoader, num_steps: int = 500, seed: int
         findings = _check_single(made, loader, num_steps, seed)
         size = 2
     else:
-        size = int(getattr(made, "num_envs", 0) or getattr(made, "batch_size", 1))
+        size = rows_of(made)
         close_quietly(made)
         findings = []
     if not any(finding.level == FAIL for finding in findings):
         findings += check_batched(lambda: loader(size, seed), num_steps)
     return sorted(findings, key=lambda finding: (FAIL, WARN, OK).index(finding.level))
+
+
+def rows_of(made: Any) -> int:
+    """How many rows a batch has that an `EnvironmentLoader` has not adapted yet."""
+    return int(getattr(made, "num_envs", 0) or getattr(made, "batch_size", 1))
 
 
 def fault_of_first_step(loader: EnvironmentLoader) -> str | None:

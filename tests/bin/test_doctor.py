@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from alf.bin import doctor, output_flag, train
 from alf.bin.doctor_advice import Facts, advise, effective_rate, gin_text, memory_bytes, unroll_length
+from alf.environments.testing import CountingEnvironment
 from alf.environments.timing import Measurement
 from alf.utils import mixed_precision
 from tests.bin.running import SMALL, run_here
@@ -42,6 +43,13 @@ class AsksForFlags(NotANumber):
 
     def __init__(self):
         raise SystemExit(2)
+
+
+class ThreeRows(CountingEnvironment):
+    """A batch of three, whoever asks for how many."""
+
+    def __init__(self):
+        super().__init__(3)
 
 
 def _facts(measurements, **kwargs):
@@ -182,6 +190,23 @@ def test_settings_that_find_no_room_are_told_in_a_sentence(tmp_path, capsys, log
     assert run_here(doctor.main, f"--env_name={name}", *QUICK, f"--output={path}") == 2
     assert logged[-1] == f"--output={path} cannot be written (No space left on device): give another path."
     assert "Written" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bound", [None, 3, 5])
+def test_an_environment_with_a_fixed_number_of_rows(tmp_path, capsys, logged, bound):
+    more = [] if bound is None else [f"--gin_param=create_environment.num_parallel_environments = {bound}"]
+    path = tmp_path / "settings.gin"
+    arguments = ("--env_name=tests.bin.test_doctor:ThreeRows", *QUICK, *more, f"--output={path}")
+    code = run_here(doctor.main, *arguments)
+    out = capsys.readouterr().out
+    if bound == 5:
+        assert code == 1
+        assert "The environment has 3 rows where 5 are wanted" in out
+        assert "No way to vectorise" in logged[-1]
+        return
+    assert code == 0, logged
+    assert "auto                 batch    3" in out
+    assert "num_parallel_environments = 3" in path.read_text()
 
 
 def test_a_failed_check_ends_with_code_1(capsys, logged):
