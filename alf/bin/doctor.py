@@ -76,7 +76,12 @@ def _subject() -> Subject:
     with command_line.told_as_usage():
         bound = gin.get_bindings(create_environment)
         name = _ENV_NAME.value or bound.get("env_name", "CartPole-v1")
-        loader = environment_loader(bound.get("env_load_fn", suite_gym.load), name)
+        try:
+            loader = environment_loader(bound.get("env_load_fn", suite_gym.load), name)
+        except RuntimeError as e:
+            if not isinstance(e.__cause__, SystemExit):
+                raise
+            raise command_line.UsageError(str(e)) from e
     batch_size = bound.get("num_parallel_environments")
     return Subject(str(getattr(name, "__name__", name)), repr(name) if _ENV_NAME.value else None, loader, batch_size)
 

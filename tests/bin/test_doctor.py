@@ -219,6 +219,13 @@ def test_a_failed_check_ends_with_code_1(capsys, logged):
     assert "Gymnasium knows no environment 'Nowhere-v3'" in capsys.readouterr().out
 
 
+def test_a_module_that_ends_the_program_is_told_in_a_sentence(tmp_path, monkeypatch, logged):
+    (tmp_path / "asks_for_flags.py").write_text("import argparse\nargparse.ArgumentParser().error('no --level')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run_here(doctor.main, "--env_name=asks_for_flags:Env") == 2
+    assert logged[-1].startswith("The environment asked the program to end, by sys.exit(2): ")
+
+
 def test_mistakes_are_told_in_a_sentence(logged):
     for wrong in (
         (),
