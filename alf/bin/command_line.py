@@ -124,7 +124,7 @@ def run(body: Callable[[], int | None]) -> int:
       is wrong, or a loss no longer finite; 130 after Ctrl-C; 141 where nobody reads its output to the end, as `head`.
     """
     _starting.started()
-    with _noting_interrupts() as interrupts:
+    with _noting_interrupts() as interrupts, files.relative_to(files.beginning()):
         try:
             code = body() or 0
             if sys.stdout is not None:  # It is where standard output was closed.

@@ -31,16 +31,18 @@ _FAILED = 1
 # More processes than this tell nothing new, and take long to start.
 _MAX_PROCESSES = 8
 _SIZES = {"vector_entry_point": (16, 64, 128, 256), "envpool": (16, 64, 128, 256), "sync": (8, 16, 32)}
+# B of `create_environment` where nothing is bound.
+_ROWS = 30
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Subject(NamedTuple):
-    """What is examined: its name for people, its name in gin where one is to be bound, and what makes it."""
+    """What is examined: its name for people, its name in gin where one is to be bound, what makes it, and B where bound."""
 
     name: str
     gin_name: str | None
     loader: Any
-    batch_size: int
+    batch_size: int | None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,8 +76,13 @@ def _subject() -> Subject:
     with command_line.told_as_usage():
         bound = gin.get_bindings(create_environment)
         name = _ENV_NAME.value or bound.get("env_name", "CartPole-v1")
-        loader = environment_loader(bound.get("env_load_fn", suite_gym.load), name)
-    batch_size = bound.get("num_parallel_environments", 30)
+        try:
+            loader = environment_loader(bound.get("env_load_fn", suite_gym.load), name)
+        except RuntimeError as e:
+            if not isinstance(e.__cause__, SystemExit):
+                raise
+            raise command_line.UsageError(str(e)) from e
+    batch_size = bound.get("num_parallel_environments")
     return Subject(str(getattr(name, "__name__", name)), repr(name) if _ENV_NAME.value else None, loader, batch_size)
 
 
@@ -112,16 +119,21 @@ def measure_all(subject: Subject) -> Facts:
     import gymnasium
     import tensorflow as tf
 
+    from alf.environments.checker import rows_of
     from alf.environments.gymnasium_environment import close_quietly
     from alf.environments.timing import thread_gain
 
     processors = len(os.sched_getaffinity(0))
     made = subject.loader.make_one(0)
     single = isinstance(made, gymnasium.Env)
+    # A batch may have as many as it likes, whatever it is asked for.
+    rows = 1 if single else rows_of(made)
     close_quietly(made)
-    sizes = {**_SIZES, "async": (min(_MAX_PROCESSES, 2 * processors),)} if single else {"auto": (subject.batch_size,)}
     if single:
+        sizes = {**_SIZES, "async": (min(_MAX_PROCESSES, 2 * processors),)}
         _measure(subject, "single", 1)
+    else:
+        sizes = {"auto": (subject.batch_size or (rows if rows > 1 else _ROWS),)}
     measurements = []
     for kind, batch_sizes in sizes.items():
         for batch_size in batch_sizes:
@@ -132,7 +144,7 @@ def measure_all(subject: Subject) -> Facts:
     return Facts(
         measurements,
         processors,
-        _step_bytes(subject),
+        _step_bytes(subject, rows),
         gain,
         len(tf.config.get_visible_devices("GPU")),
         _bound("mini_batch_length"),
@@ -153,14 +165,14 @@ def _measure(subject: Subject, kind: str, batch_size: int) -> Any:
     return found
 
 
-def _step_bytes(subject: Subject) -> int:
+def _step_bytes(subject: Subject, rows: int) -> int:
     """Of one step of one environment in a segment: what it gives and takes, and what a policy usually adds."""
     import numpy as np
     import tensorflow as tf
 
     from alf.environments.gymnasium_environment import close_quietly
 
-    env = subject.loader(1, 0, None)
+    env = subject.loader(rows, 0, None)
     try:
         observation, action = (tf.nest.flatten(spec) for spec in (env.observation_spec(), env.action_spec()))
     finally:

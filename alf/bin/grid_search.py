@@ -8,9 +8,9 @@ where search.json is, for example,
 
 Each run is a process of alf.bin.train in a directory of its own below --root_dir, whose output is in `output.log` there.
 The same command again goes on: runs that are finished are left out, others resume. Ctrl-C ends the runs, which save
-first, and so do they when this command is killed. Results: a table, results.csv, results.md, results.svg, and
-results.html with the learning curves of all runs. Exit code 1: a run has failed; 2: the command line is wrong; 130:
-interrupted.
+first, for up to ten minutes, and once more ends them at once; they save first also when this command is killed. Results:
+a table, results.csv, results.md, results.svg, and results.html with the learning curves of all runs. Exit code 1: a run
+has failed; 2: the command line is wrong, or a file cannot be written; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from alf.bin.parent_death import ended_with_parent
 from alf.bin.search_curves import curves_page
 from alf.bin.search_report import METRIC, Result, markdown, read_result, write_reports
 from alf.bin.search_space import MAX_RUNS, Search, read_search, run_name, run_seed
-from alf.trainers.run_index import RunIndex
+from alf.trainers.run_index import INDEX_FILE, RunIndex
+from alf.trainers.run_lock import holder_of
 from alf.utils.files import write_atomically
 
 _CONFIG = flags.DEFINE_string("search_config", None, "File of what to try: .json, or gin with lists of values.")
@@ -58,8 +59,11 @@ _FAILED = 1
 # The level and the text of a line that Python has logged; TensorFlow's own are of other files.
 _LOGGED = re.compile(r"([IWEF])\d{4} .*?\.py:\d+\] (.*)")
 _POLL_SECS = 0.1
-# A run that is asked to end finishes its iteration and saves.
-_PATIENCE_SECS = 30.0
+# A run that is asked to end finishes its iteration and saves, which takes a large memory long.
+_SAVING_SECS = 600.0
+_TELL_EVERY_SECS = 30.0
+# A process whose run is over ends sooner, unless something that an environment has left in it goes on.
+_LINGER_SECS = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,6 +94,21 @@ def main(argv: Sequence[str]) -> int:
             return run_search(root_dir, search)
 
     return command_line.run(body)
+
+
+@contextlib.contextmanager
+def _writing(what: str) -> Iterator[None]:
+    """Around code that writes `what`: an OSError becomes one line.
+
+    Raises:
+      UsageError: instead of OSError.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise UsageError(
+            f"{what} cannot be written ({e.strerror or e}): make room, or put that right; the same command goes on."
+        ) from e
 
 
 @contextlib.contextmanager
@@ -135,7 +154,7 @@ def check_plan(root_dir: str, search: Search, what: Mapping[str, Any]) -> None:
 
     Raises:
       GinConfigError: a gin file is missing.
-      UsageError: the directory holds another search, or a gin file cannot be read.
+      UsageError: the directory holds another search, a gin file cannot be read, or there is no room for the plan.
     """
     contents = {name: _digest(name) for name in what["gin_files"]}
     plan = {"settings": list(search.settings), "seed": search.seed, **what}
@@ -157,7 +176,8 @@ def check_plan(root_dir: str, search: Search, what: Mapping[str, Any]) -> None:
     ]
     if changed:
         logging.warning("%s has changed since this search began: its runs are not all by the same.", ", ".join(changed))
-    write_atomically(path, json.dumps({**plan, "contents": contents}, indent=1) + "\n")
+    with _writing(path):
+        write_atomically(path, json.dumps({**plan, "contents": contents}, indent=1) + "\n")
 
 
 def _digest(name: str) -> str:
@@ -172,7 +192,11 @@ def _digest(name: str) -> str:
 
 
 def run_search(root_dir: str, search: Search) -> int:
-    """Runs what is not finished, reports, and returns the exit code."""
+    """Runs what is not finished, reports, and returns the exit code.
+
+    Raises:
+      UsageError: a file cannot be written; what is running has been ended, and has saved.
+    """
     runs = [
         Result(run_name(index, setting, repeat), index, repeat, setting, "waiting")
         for repeat in range(search.repeats)
@@ -188,21 +212,25 @@ def run_search(root_dir: str, search: Search) -> int:
     )
     pool = Pool(root_dir, search)
     interrupted = False
-    try:
-        with _sigterm_as_interrupt():
+    with _sigterm_as_interrupt():
+        try:
             done |= pool.run([run for run in runs if run.name not in done])
-    except KeyboardInterrupt:
-        done |= pool.stop()
-        interrupted = True
+        except KeyboardInterrupt:
+            done |= pool.stop()
+            interrupted = True
+        except BaseException:
+            pool.stop()
+            raise
     results = [
         read_result(os.path.join(root_dir, run.name), run._replace(state=done.get(run.name, "waiting")), _METRIC.value)
         for run in runs
     ]
-    name = os.path.basename(os.path.abspath(root_dir))
-    paths = write_reports(root_dir, results, f"{name}: scores of the settings")
-    page = os.path.join(root_dir, CURVES_FILE)
-    write_atomically(page, curves_page(root_dir, results, name, _METRIC.value))
     print(markdown(results))
+    name = os.path.basename(os.path.abspath(root_dir))
+    page = os.path.join(root_dir, CURVES_FILE)
+    with _writing(f"The results in {root_dir}"):
+        paths = write_reports(root_dir, results, f"{name}: scores of the settings")
+        write_atomically(page, curves_page(root_dir, results, name, _METRIC.value))
     finished = [run for run in results if run.state == "finished"]
     if len({run.source for run in finished if run.source}) > 1:
         logging.warning(
@@ -246,24 +274,60 @@ class Pool:
         self._active: dict[str, subprocess.Popen[bytes]] = {}
         self._slots: dict[str, int] = {}
         self._states: dict[str, str] = {}
+        self._held_since: dict[str, float] = {}
+        # When the index of a run was written last before its process began.
+        self._index_before: dict[str, int | None] = {}
+        self._over_since: dict[str, float] = {}
+        self._killed: set[str] = set()
 
     def run(self, runs: Sequence[Result]) -> dict[str, str]:
-        """Runs all; returns "finished" or "failed" by name."""
-        waiting = list(reversed(runs))
+        """Runs all; returns "finished" or "failed" by name.
+
+        Raises:
+          UsageError: there is no room for the output of a run; those before go on until `stop`.
+        """
+        waiting = list(runs)
         while waiting or self._active:
-            while waiting and len(self._active) < self._search.workers:
-                self._start(waiting.pop())
+            while len(self._active) < self._search.workers and (run := self._next(waiting)) is not None:
+                self._start(run)
             time.sleep(_POLL_SECS)
             for name in [name for name, process in self._active.items() if process.poll() is not None]:
                 self._ended(name, self._active.pop(name).returncode)
+            self._end_what_is_over()
         return self._states
+
+    def _next(self, waiting: list[Result]) -> Result | None:
+        """Takes the first run out of `waiting` that nobody holds; None where there is none."""
+        run = next((run for run in waiting if not self._is_held(run.name)), None)
+        if run is not None:
+            waiting.remove(run)
+        return run
+
+    def _is_held(self, name: str) -> bool:
+        """Whether a process of a search before, which was killed, still saves there; for long, and the run itself will tell."""
+        holder = holder_of(os.path.join(self._root_dir, name))
+        if holder is None:
+            return False
+        if name not in self._held_since:
+            logging.warning(
+                "%s waits up to %.0f s for process %s on %s, which still has its directory.",
+                name,
+                _SAVING_SECS,
+                holder.get("pid"),
+                holder.get("host"),
+            )
+        return time.monotonic() - self._held_since.setdefault(name, time.monotonic()) < _SAVING_SECS
 
     def _start(self, run: Result) -> None:
         directory = os.path.join(self._root_dir, run.name)
-        os.makedirs(directory, exist_ok=True)
+        path = os.path.join(directory, OUTPUT_FILE)
+        with _writing(path):
+            os.makedirs(directory, exist_ok=True)
+            output = open(path, "ab")  # noqa: SIM115
+        self._index_before[run.name] = _written_at(directory)
         free = set(range(self._search.workers)) - set(self._slots.values())
         slot = self._slots[run.name] = min(free)
-        with open(os.path.join(directory, OUTPUT_FILE), "ab") as output:
+        with output:
             # A session of its own: Ctrl-C in the terminal would else reach it, and once more from here.
             self._active[run.name] = subprocess.Popen(
                 train_command(directory, run, self._search),
@@ -284,38 +348,88 @@ class Pool:
     def _ended(self, name: str, code: int) -> None:
         del self._slots[name]
         directory = os.path.join(self._root_dir, name)
-        status = RunIndex.load(directory).run.get("status", "finished")
-        if code == 0 and status == "finished":
+        facts, killed = RunIndex.load(directory).run, name in self._killed
+        if (code == 0 or killed) and facts.get("status", "finished") == "finished":
             self._states[name] = "finished"
             logging.info("Finished %s.", name)
             return
         self._states[name] = "failed"
         path = os.path.join(directory, OUTPUT_FILE)
-        logging.error("%s ended with exit code %d: %s (all of it: %s)", name, code, _last_word(path), path)
+        # The last that is said of one that was killed is that it waits.
+        word = facts.get("why") if killed else _last_word(path)
+        logging.error("%s ended with exit code %d: %s (all of it: %s)", name, code, word, path)
+
+    def _end_what_is_over(self) -> None:
+        """Ends processes that go on though their runs are over, since an environment has left a thread, say."""
+        for name, process in self._active.items():
+            directory = os.path.join(self._root_dir, name)
+            if name in self._killed or holder_of(directory) is not None or not self._is_over(name, directory):
+                self._over_since.pop(name, None)
+            elif time.monotonic() - self._over_since.setdefault(name, time.monotonic()) >= _LINGER_SECS:
+                logging.warning(
+                    "%s is over, and its process is killed since it still runs after %.0f s: an environment has perhaps left a "
+                    "thread; have its close() end that, or make it a daemon.",
+                    name,
+                    _LINGER_SECS,
+                )
+                self._killed.add(name)
+                _signal(process, signal.SIGKILL)
+
+    def _is_over(self, name: str, directory: str) -> bool:
+        """Whether its index tells of an end that is not that of the process before."""
+        written = _written_at(directory) != self._index_before[name]
+        return written and RunIndex.load(directory).run.get("status", "running") != "running"
 
     def stop(self) -> dict[str, str]:
-        """Asks all processes to end, ends those that do not, and returns the states so far."""
-        logging.warning("Ending %d runs, which save first; once more ends them at once.", len(self._active))
+        """Asks all processes to end, waits while they save, ends those that take too long, and returns the states so far.
+
+        KeyboardInterrupt ends them at once.
+        """
         try:
-            self._signal(signal.SIGTERM)
-            deadline = time.monotonic() + _PATIENCE_SECS
-            while time.monotonic() < deadline and any(p.poll() is None for p in self._active.values()):
-                time.sleep(_POLL_SECS)
+            if self._active:
+                logging.warning("Ending %d runs, which save first; once more ends them at once.", len(self._active))
+            for process in self._active.values():
+                _signal(process, signal.SIGTERM)
+            self._wait()
+            why = f"since they had not saved within {_SAVING_SECS:.0f} s"
         except KeyboardInterrupt:
-            pass
-        self._signal(signal.SIGKILL)
+            why = "as asked for"
+        if left := self._alive():
+            logging.warning("Killed before they had saved, %s: %s.", why, ", ".join(left))
         for name, process in self._active.items():
+            _signal(process, signal.SIGKILL)
             process.wait()
             finished = _is_finished(os.path.join(self._root_dir, name))
             self._states[name] = "finished" if finished else "interrupted"
         return self._states
 
-    def _signal(self, number: int) -> None:
-        for process in self._active.values():
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    # With the environments' processes, which are in its group.
-                    os.killpg(process.pid, number) if number == signal.SIGKILL else process.send_signal(number)
+    def _wait(self) -> None:
+        """Waits until all processes have ended, but not for ever."""
+        began = told = time.monotonic()
+        while (alive := self._alive()) and time.monotonic() - began < _SAVING_SECS:
+            time.sleep(_POLL_SECS)
+            self._end_what_is_over()
+            if time.monotonic() - told >= _TELL_EVERY_SECS:
+                told = time.monotonic()
+                logging.warning("Waiting for %s to save; once more ends them at once.", ", ".join(alive))
+
+    def _alive(self) -> list[str]:
+        return [name for name, process in self._active.items() if process.poll() is None]
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            # With the environments' processes, which are in its group.
+            os.killpg(process.pid, number) if number == signal.SIGKILL else process.send_signal(number)
+
+
+def _written_at(directory: str) -> int | None:
+    """When the index of a run was written, in ns; None where there is none."""
+    try:
+        return os.stat(os.path.join(directory, INDEX_FILE)).st_mtime_ns
+    except OSError:
+        return None
 
 
 def train_command(directory: str, run: Result, search: Search) -> list[str]:

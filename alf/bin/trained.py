@@ -13,6 +13,7 @@ from absl import logging
 from alf.bin import command_line
 from alf.bin.command_line import UsageError
 from alf.bin.run_view import state_of
+from alf.utils.files import absolute
 
 _T = TypeVar("_T")
 # States of a run that somebody must resume before it saves again.
@@ -112,9 +113,8 @@ def restore(root_dir: str, algorithm: Any, which: str = "latest") -> Restored:
     from alf.trainers.checkpointing import Checkpointer
     from alf.trainers.run_index import CHECKPOINT_DIR
 
-    which = os.path.expanduser(which)
-    if os.path.isdir(which) and not _NAMED.fullmatch(which):
-        which = os.path.join(which, "")  # a path, not a name
+    if os.path.isdir(absolute(which)) and not _NAMED.fullmatch(which):
+        which = os.path.join(absolute(which), "")  # a path, not a name
     checkpointer = Checkpointer(os.path.join(root_dir, CHECKPOINT_DIR), {"algorithm": algorithm}, acts_only=True)
     path = checkpointer.restore(which)
     if path is None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.gymnasium_environment import close_quietly
 from alf.environments.random_actions import sample_actions
+from alf.utils.exits import no_exit
 
 FAIL, WARN, OK = "FAIL", "warn", "ok"
 
@@ -34,14 +35,15 @@ def check_batched(build: Callable[[], BatchedEnvironment], num_steps: int) -> li
     rng, given, ended = np.random.default_rng(0), 0, 0
     problems: list[str] = []
     try:
-        before = env.reset()
-        problems += _interface(env, before, None)
-        while not problems and given < num_steps:
-            step = env.step(sample_actions(env.action_spec(), env.batch_size, rng, before.observation))
-            problems += _interface(env, step, before)
-            given += 1
-            ended += int((np.asarray(step.step_type) == _LAST).sum())
-            before = step
+        with no_exit("The environment"):
+            before = env.reset()
+            problems += _interface(env, before, None)
+            while not problems and given < num_steps:
+                step = env.step(sample_actions(env.action_spec(), env.batch_size, rng, before.observation))
+                problems += _interface(env, step, before)
+                given += 1
+                ended += int((np.asarray(step.step_type) == _LAST).sum())
+                before = step
     except Exception as e:
         problems.append(f"it raised {type(e).__name__} after {given} steps: {e}")
     finally:

@@ -18,6 +18,7 @@ from alf.environments.one_hot import HOW_TO_SHOW_NUMBERS, one_hot_space
 from alf.environments.random_actions import sample_action
 from alf.environments.vectorization import EnvironmentLoader
 from alf.utils.common import is_bounded
+from alf.utils.exits import no_exit
 
 # So many episodes of one length that ended in themselves are a time limit in disguise.
 _SUSPICIOUS_EPISODES = 3
@@ -68,12 +69,17 @@ def check_environment(loader: EnvironmentLoader, num_steps: int = 500, seed: int
         findings = _check_single(made, loader, num_steps, seed)
         size = 2
     else:
-        size = int(getattr(made, "num_envs", 0) or getattr(made, "batch_size", 1))
+        size = rows_of(made)
         close_quietly(made)
         findings = []
     if not any(finding.level == FAIL for finding in findings):
         findings += check_batched(lambda: loader(size, seed), num_steps)
     return sorted(findings, key=lambda finding: (FAIL, WARN, OK).index(finding.level))
+
+
+def rows_of(made: Any) -> int:
+    """How many rows a batch has that an `EnvironmentLoader` has not adapted yet."""
+    return int(getattr(made, "num_envs", 0) or getattr(made, "batch_size", 1))
 
 
 def fault_of_first_step(loader: EnvironmentLoader) -> str | None:
@@ -161,11 +167,12 @@ def roll_out(env: gymnasium.Env, num_steps: int, seed: int) -> Rollout:
     rollout = Rollout()
     env.action_space.seed(0)
     try:
-        previous = _reset(env, rollout, seed)
-        for step in range(num_steps):
-            if any(finding.level == FAIL for finding in rollout.findings.values()):
-                return rollout
-            previous = _step(env, rollout, step, previous)
+        with no_exit("The environment"):
+            previous = _reset(env, rollout, seed)
+            for step in range(num_steps):
+                if any(finding.level == FAIL for finding in rollout.findings.values()):
+                    return rollout
+                previous = _step(env, rollout, step, previous)
     except Exception as e:
         rollout.note(_RUN, FAIL, f"it raised {type(e).__name__} after {len(rollout.digests)} values: {e}")
     else:

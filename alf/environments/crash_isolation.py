@@ -359,7 +359,7 @@ class RestartingEnvironment(BatchedEnvironment):
         try:
             if was_open:
                 thread.call(self._env.close, timeout_secs)
-        except Exception as error:
+        except _FAILURES as error:
             logging.warning("An environment did not close: %r", error)
         finally:
             thread.stop()

@@ -371,7 +371,7 @@ def close_quietly(env: Any) -> None:
     """Closes an environment of any kind that has served; what it raises then is logged."""
     try:
         env.close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logging.warning("%s did not close: %r", type(env).__name__, error)
 
 

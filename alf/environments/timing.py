@@ -13,6 +13,7 @@ from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.gymnasium_environment import close_quietly
 from alf.environments.random_actions import mask_for, sample_actions
 from alf.environments.vectorization import EnvironmentLoader
+from alf.utils.exits import no_exit
 
 _WARM_UP_STEPS = 3
 _ACTIONS = 16
@@ -32,6 +33,7 @@ class Measurement(NamedTuple):
         return self.batch_size / self.secs if self.secs else 0.0
 
 
+@no_exit("The environment")
 def step_secs(env: BatchedEnvironment, seconds: float) -> float:
     """Mean time of a step of `env` with random actions, resets of ended rows included.
 
@@ -40,6 +42,9 @@ def step_secs(env: BatchedEnvironment, seconds: float) -> float:
     Args:
       env: stays the caller's.
       seconds: how long to measure; at least one step is taken.
+
+    Raises:
+      RuntimeError: the environment asked the program to end.
     """
     rng, spec, size = np.random.default_rng(0), env.action_spec(), env.batch_size
     drawn = [sample_actions(spec, size, rng) for _ in range(_ACTIONS)]

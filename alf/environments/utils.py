@@ -13,6 +13,7 @@ from alf.environments.crash_isolation import RestartingEnvironment
 from alf.environments.random_limits import load_with_random_max_episode_steps as load_with_random_max_episode_steps
 from alf.environments.seeding import Seed
 from alf.environments.vectorization import EnvironmentLoader
+from alf.utils.exits import no_exit
 
 
 @gin.configurable(module="alf")
@@ -84,8 +85,13 @@ def create_environment(
     )
 
 
+@no_exit("The environment")
 def environment_loader(env_load_fn: Callable[[Any], Any], env_name: Any) -> EnvironmentLoader:
-    """What makes the environments that `create_environment` is asked for; the arguments are those of its."""
+    """What makes the environments that `create_environment` is asked for; the arguments are those of its.
+
+    Raises:
+      RuntimeError: what is called, or imported, asked the program to end.
+    """
     loaded = env_load_fn(env_name)
     if isinstance(loaded, EnvironmentLoader):
         return loaded

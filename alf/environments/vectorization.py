@@ -19,6 +19,7 @@ from alf.environments.gymnasium_environment import SingleEnvironment, ToldInfo, 
 from alf.environments.process_environment import ProcessEnvironment, make_process_environment
 from alf.environments.seeding import Seed, distinct_seeds
 from alf.environments.spaces import FRAMES_PER_STEP, frames_per_step
+from alf.utils.exits import no_exit
 
 VECTORIZATIONS = ("auto", "single", "sync", "async", "vector_entry_point", "envpool")
 
@@ -45,6 +46,7 @@ class EnvironmentLoader:
     def __post_init__(self) -> None:
         wrapper_lists.check(wrapper_lists.BATCHES, self.env_wrappers)
 
+    @no_exit("The environment")
     def __call__(
         self,
         batch_size: int,
@@ -66,6 +68,7 @@ class EnvironmentLoader:
           ValueError: an unknown vectorization, one that this environment does not have, or a wrapper that returns
             something else.
           TypeError: `make` returned something else.
+          RuntimeError: the environment asked the program to end.
         """
         kind = vectorization or "auto"
         if kind not in VECTORIZATIONS:
@@ -79,8 +82,9 @@ class EnvironmentLoader:
             env.close()
             raise
 
+    @no_exit("The environment")
     def make_one(self, seed: int) -> Any:
-        """What `make` gives for one row, not adapted."""
+        """What `make` gives for one row, not adapted; RuntimeError where that asks the program to end."""
         return _call(self.make, 1, seed)
 
     def _make(self, size: int, seeds: list[int], kind: str, step_timeout_secs: float | None) -> BatchedEnvironment:

@@ -21,6 +21,7 @@ from tf_agents.specs import BoundedTensorSpec
 
 from alf.data_structures import Experience, Nest, StepType
 from alf.replay.experience_replayer import ExperienceReplayer
+from alf.utils.files import absolute
 from alf.utils.untracked import Untracked
 
 _CHANCE = "log_probability"
@@ -144,7 +145,7 @@ def read_dataset(path: str, observation_spec: Nest, action_spec: Nest) -> Steps:
     Raises:
       DatasetError: it cannot be read, or holds what `checked` refuses.
     """
-    file = os.path.expanduser(path)
+    file = absolute(path)
     if os.path.isfile(file) and not zipfile.is_zipfile(file):
         raise DatasetError(
             f"The dataset {path} cannot be read: it is damaged, or no .npz archive as alf.replay.dataset.write_dataset writes."

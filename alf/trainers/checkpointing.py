@@ -21,7 +21,7 @@ from alf.trainers.counters import Counters as Counters
 from alf.trainers.optimizer_settings import are_settings, clocks
 from alf.trainers.retention import Retention, delete_files, delete_leftovers, replay_files
 from alf.trainers.run_index import Record, RunIndex, now
-from alf.utils.files import is_pattern, sync
+from alf.utils.files import absolute, is_pattern, sync
 
 # What is wrong with a checkpoint whose files somebody has removed.
 GONE = "its files are gone"
@@ -463,7 +463,7 @@ def locate(path: str) -> tuple[str | None, str]:
     Returns:
       (directory, which); the directory is None where there is nothing of the kind.
     """
-    path = os.path.normpath(os.path.expanduser(path))
+    path = absolute(path)
     if os.path.isdir(path):
         below = os.path.join(path, CHECKPOINT_DIR)
         return (below if os.path.isdir(below) else path), "latest"

@@ -71,6 +71,7 @@ class Trainer(Improver):
         check_workers(config, type(self).__name__, self._takes_workers)
         super().__init__(config)
         self._root_dir = files.full_path(config.root_dir, "root_dir")
+        self._paths_begin = files.beginning()
         self._configuration = Configuration()
         self._lock = RunLock(self._root_dir)
         self._saver = Saver(self._root_dir, config, self._counters)
@@ -146,7 +147,8 @@ class Trainer(Improver):
         self._lock.acquire()
         try:
             if not self._initialized:
-                self._build()
+                with files.relative_to(self._paths_begin):
+                    self._build()
             elif self._ended:
                 self._saver.check_alone()
         except BaseException:

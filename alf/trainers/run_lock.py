@@ -19,7 +19,7 @@ from alf.utils.files import write_atomically
 
 LOCK_FILE = "run.lock"
 _HEARTBEAT_SECS = 5.0
-# A run on another machine counts as dead when its lock was not touched for this long.
+# A run on another machine, or in another container, counts as dead when its lock was not touched for this long.
 _PATIENCE_SECS = 60.0
 
 
@@ -31,7 +31,7 @@ class RunLock:
     """Holds a run's directory from `acquire` to `release`.
 
     On this machine a holder is alive as long as its process is, so that a lock left by a crash is taken over at once; on
-    another machine as long as it touches the file, which a thread does every few seconds.
+    another machine, and in another container, as long as it touches the file, which a thread does every few seconds.
     """
 
     def __init__(self, root_dir: str) -> None:
@@ -55,8 +55,15 @@ class RunLock:
         with _alone(self._root_dir):
             self._check_holder()
             token = f"{os.getpid()}-{time.monotonic_ns()}-{id(self)}"
-            holder = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname()}
-            write_atomically(self._path, json.dumps({**holder, "since": now(), "token": token}) + "\n")
+            holder = {
+                "pid": os.getpid(),
+                "born": _born(os.getpid()),
+                "host": socket.gethostname(),
+                "pid_namespace": _pid_namespace(),
+                "since": now(),
+                "token": token,
+            }
+            write_atomically(self._path, json.dumps(holder) + "\n")
         self._token = token
         self._released.clear()
         self._thread = threading.Thread(target=self._beat, name="alf-run-lock", daemon=True)
@@ -125,9 +132,13 @@ def _last_holder(path: str) -> tuple[dict[str, Any], float] | None:
 
 
 def _is_alive(holder: dict[str, Any], quiet_secs: float) -> bool:
-    pid, host = holder.get("pid"), holder.get("host")
+    pid, host, namespace = holder.get("pid"), holder.get("host"), holder.get("pid_namespace")
+    gives_signs = quiet_secs < _PATIENCE_SECS
     if isinstance(host, str) and host != socket.gethostname():
-        return quiet_secs < _PATIENCE_SECS
+        return gives_signs
+    # Containers may have the name of their machine: the number is that of another process here.
+    if isinstance(namespace, str) and namespace != _pid_namespace():
+        return gives_signs
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         return False
     try:
@@ -135,9 +146,19 @@ def _is_alive(holder: dict[str, Any], quiet_secs: float) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass
+        # It is there, and the kernel may hide from us when it began.
+        if _born(pid) is None:
+            return gives_signs
     # A process with the number of a dead one is another one.
     return holder.get("born") == _born(pid)
+
+
+def _pid_namespace() -> str | None:
+    """What the numbers of processes belong to, such as a container; None where the kernel does not tell."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
 
 
 def _born(pid: int) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 def not_an_exit(raised: BaseException, who: str) -> BaseException:
     """`raised` itself, but a SystemExit, by which a run would end as if all were well, as the error that it is there.
@@ -21,3 +24,16 @@ def not_an_exit(raised: BaseException, who: str) -> BaseException:
     )
     error.__cause__ = raised
     return error
+
+
+@contextlib.contextmanager
+def no_exit(who: str) -> Iterator[None]:
+    """Around code of `who`, or as a decorator: its SystemExit becomes an error, as of `not_an_exit`.
+
+    Raises:
+      RuntimeError: instead of SystemExit.
+    """
+    try:
+        yield
+    except SystemExit as e:
+        raise not_an_exit(e, who) from e

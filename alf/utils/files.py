@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import json
 import os
 import sys
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any
+
+_beginning: contextvars.ContextVar[str | None] = contextvars.ContextVar("beginning", default=None)
 
 
 def is_pattern(path: str) -> bool:
@@ -41,9 +45,31 @@ def check_name(path: str, what: str) -> None:
         )
 
 
+@contextlib.contextmanager
+def relative_to(directory: str | None) -> Iterator[None]:
+    """Around code that reads paths when an environment may have left the working directory that they are relative to.
+
+    Args:
+      directory: where `absolute` has relative paths begin, in this thread; None for the working directory.
+    """
+    before = _beginning.set(directory)
+    try:
+        yield
+    finally:
+        _beginning.reset(before)
+
+
+def beginning() -> str | None:
+    """Where relative paths begin now; None in a working directory that is gone."""
+    try:
+        return _beginning.get() or os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
 def absolute(path: str) -> str:
     """A path that stays the same whatever the working directory becomes; `~` is the home folder."""
-    return os.path.abspath(os.path.expanduser(path))
+    return os.path.abspath(os.path.join(_beginning.get() or "", os.path.expanduser(path)))
 
 
 def full_path(path: str, what: str) -> str:

@@ -267,7 +267,7 @@ def _read_marked(marked: str) -> Iterator[_NamedText]:
     path = Path(marked.removeprefix(_MARK))
 
     def resolve(match: re.Match[str]) -> str:
-        return f"{match[1]}'{_MARK}{find_gin_file(match[3], path.parent)}'"
+        return f"{match[1]}{_MARK + str(find_gin_file(match[3], path.parent))!r}"
 
     if path in _OPEN:
         ring = " -> ".join(p.name for p in [*_OPEN[_OPEN.index(path) :], path])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from alf.bin import doctor, output_flag, train
 from alf.bin.doctor_advice import Facts, advise, effective_rate, gin_text, memory_bytes, unroll_length
+from alf.environments.testing import CountingEnvironment
 from alf.environments.timing import Measurement
 from alf.utils import mixed_precision
 from tests.bin.running import SMALL, run_here
@@ -35,6 +36,20 @@ class NotANumber(gymnasium.Env):
     def step(self, action):
         self.time += 1
         return np.full(2, np.nan if self.time == 3 else 0.0, np.float32), 0.0, False, False, {}
+
+
+class AsksForFlags(NotANumber):
+    """Ends the program when it is made, as argparse does."""
+
+    def __init__(self):
+        raise SystemExit(2)
+
+
+class ThreeRows(CountingEnvironment):
+    """A batch of three, whoever asks for how many."""
+
+    def __init__(self):
+        super().__init__(3)
 
 
 def _facts(measurements, **kwargs):
@@ -177,12 +192,38 @@ def test_settings_that_find_no_room_are_told_in_a_sentence(tmp_path, capsys, log
     assert "Written" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("bound", [None, 3, 5])
+def test_an_environment_with_a_fixed_number_of_rows(tmp_path, capsys, logged, bound):
+    more = [] if bound is None else [f"--gin_param=create_environment.num_parallel_environments = {bound}"]
+    path = tmp_path / "settings.gin"
+    arguments = ("--env_name=tests.bin.test_doctor:ThreeRows", *QUICK, *more, f"--output={path}")
+    code = run_here(doctor.main, *arguments)
+    out = capsys.readouterr().out
+    if bound == 5:
+        assert code == 1
+        assert "The environment has 3 rows where 5 are wanted" in out
+        assert "No way to vectorise" in logged[-1]
+        return
+    assert code == 0, logged
+    assert "auto                 batch    3" in out
+    assert "num_parallel_environments = 3" in path.read_text()
+
+
 def test_a_failed_check_ends_with_code_1(capsys, logged):
     assert run_here(doctor.main, "--env_name=tests.bin.test_doctor:NotANumber", *QUICK) == 1
     assert "FAIL finite: at step 2 observation holds nan: correct the environment." in capsys.readouterr().out
     assert "1 of " in logged[-1]
+    assert run_here(doctor.main, "--env_name=tests.bin.test_doctor:AsksForFlags", *QUICK) == 1
+    assert "FAIL make: it cannot be made: RuntimeError: The environment asked" in capsys.readouterr().out
     assert run_here(doctor.main, "--env_name=Nowhere-v3", *QUICK) == 1
     assert "Gymnasium knows no environment 'Nowhere-v3'" in capsys.readouterr().out
+
+
+def test_a_module_that_ends_the_program_is_told_in_a_sentence(tmp_path, monkeypatch, logged):
+    (tmp_path / "asks_for_flags.py").write_text("import argparse\nargparse.ArgumentParser().error('no --level')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run_here(doctor.main, "--env_name=asks_for_flags:Env") == 2
+    assert logged[-1].startswith("The environment asked the program to end, by sys.exit(2): ")
 
 
 def test_mistakes_are_told_in_a_sentence(logged):

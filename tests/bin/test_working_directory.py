@@ -10,8 +10,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from alf.bin import estimate, evaluate, export, play, record, train
+from alf.bin import command_line, estimate, evaluate, export, play, record, train
 from alf.trainers.making import make_trainer
+from alf.trainers.origins import origins
 from tests.bin.running import run_here
 
 SETTINGS = [
@@ -86,3 +87,52 @@ def test_commands_find_the_run_and_write_where_they_were_started(
     run(export, "--export_dir=model")
     written = {path.name for path in started_in.iterdir()}
     assert written == {"run", "result.json", "video.gif", "episodes.npz", "estimate.json", "model"}
+
+
+def test_a_run_of_a_script_reads_from_where_it_began(started_in: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_trainer("ppo_cart_pole", "runs/one", SETTINGS).train()
+    monkeypatch.chdir(started_in)
+    for source in ("runs/one", "runs/one:final", "runs/one/train/algorithm/ckpt-2"):
+        begun = make_trainer("ppo_cart_pole", "runs/two", [*SETTINGS, f"TrainerConfig.initialize_from = '{source}'"])
+        with begun:
+            begun.initialize()
+        assert _is_elsewhere(started_in)
+        monkeypatch.chdir(started_in)
+
+
+def test_commands_read_from_where_they_were_started(started_in: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: Any, root_dir: str, *arguments: str) -> None:
+        monkeypatch.chdir(started_in)
+        assert run_here(command.main, f"--root_dir={root_dir}", *arguments) == 0
+        assert _is_elsewhere(started_in)
+
+    def given(*settings: str) -> list[str]:
+        return [f"--gin_param={setting}" for setting in (*SETTINGS, *settings)]
+
+    run(train, "run", "--gin_file=ppo_cart_pole", *given())
+    run(train, "next", "--gin_file=ppo_cart_pole", "--initialize_from=run:final", *given())
+    run(record, "run", "--num_episodes=2", "--epsilon_greedy=1", "--output=cart_pole.npz")
+    batch = "TrainerConfig.mini_batch_size = 4"
+    run(train, "cloned", "--gin_file=bc_cart_pole", *given(batch, "TrainerConfig.evaluate = False"))
+    run(evaluate, "cloned", "--num_episodes=1")
+    run(train, "offline", "--gin_file=offline_dqn_cart_pole", *given(batch, "TrainerConfig.unroll_length = 0"))
+    (started_in / "kept").symlink_to(started_in / "run/train/algorithm")
+    run(evaluate, "run", "--num_episodes=1", "--checkpoint=kept")
+    run(play, "run", "--num_episodes=1", "--checkpoint=kept", "--record_file=video.gif", "--sleep_time_per_step=0")
+
+
+def test_weights_of_behaviors_are_read_from_where_a_command_was_started(
+    started_in: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_trainer("ppo_cart_pole", "runs/one", SETTINGS).train()
+    monkeypatch.chdir(started_in)
+    found = []
+
+    def body() -> None:
+        os.chdir(started_in.parent / "data")
+        for text in ("a=runs/one", "a=b@runs/one:final,c=runs/one/train/algorithm/ckpt-2"):
+            found.extend(origins(text, ["a", "c"]))
+
+    assert command_line.run(body) == 0
+    assert [(one.target, one.behavior) for one in found] == [("a", None), ("a", "b"), ("c", None)]
+    assert {one.path for one in found} == {str(started_in / "runs/one/train/algorithm/ckpt-2")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import gymnasium
 import numpy as np
@@ -16,6 +17,7 @@ from alf.environments.checker import check_environment
 from alf.environments.random_actions import sample_actions
 from alf.environments.testing import CountingEnvironment
 from alf.environments.timing import measure, step_secs, thread_gain
+from alf.environments.utils import create_environment
 from alf.environments.wrappers import OneHot
 from tests.environments.toy_environments import NestedEnv, ToyEnv
 
@@ -161,6 +163,54 @@ def test_each_fault_is_found(make, check, level, text):
         return
     assert found[check][0] == level, found
     assert re.search(text, found[check][1]), found[check]
+
+
+SAID = r"The environment asked the program to end, by sys\.exit\(2\): have it raise an error"
+
+
+def leave(*args, **kwargs):
+    sys.exit(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "check"),
+    [
+        (_broken(__init__=leave), "make"),
+        (_broken(reset=leave), "run"),
+        (_broken(step=leave), "run"),
+        (lambda: Batch(leave), "batch"),
+    ],
+)
+def test_an_environment_that_ends_the_program_fails(make, check):
+    found = findings_of(make, num_steps=20)
+    assert fails(found) == {check}
+    assert re.search(SAID, found[check][1]), found
+
+
+def test_a_batch_whose_making_ends_the_program_fails():
+    made = []
+
+    def make():
+        made.append(Batch() if not made else leave())
+        return made[-1]
+
+    found = findings_of(make)
+    assert re.search(f"a batch cannot be made: RuntimeError: {SAID}", found["batch"][1]), found
+
+
+@pytest.mark.parametrize("method", ["__init__", "reset", "step"])
+def test_ways_to_vectorise_that_end_the_program_are_not_possible(method):
+    assert re.search(SAID, measure(suite_gym.load(_broken(**{method: leave})), "sync", 2, 0.01).problem)
+
+
+def test_closing_that_ends_the_program_ends_no_check(logged):
+    assert not fails(findings_of(_broken(close=leave)))
+    assert "Broken did not close: SystemExit(2)" in logged[0]
+
+
+def test_a_loader_that_ends_the_program():
+    with pytest.raises(RuntimeError, match=SAID):
+        create_environment(env_load_fn=leave)
 
 
 def test_an_environment_without_chance_is_no_fault():

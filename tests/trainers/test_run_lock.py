@@ -107,6 +107,34 @@ def test_a_run_on_another_machine_lives_as_long_as_it_gives_signs(tmp_path):
         pass
 
 
+def test_a_run_in_another_container_lives_as_long_as_it_gives_signs(tmp_path):
+    """With the network of the machine it has its name, too, and its number there is that of another process here, or none."""
+    _holder(tmp_path, pid=2**22 + 1, pid_namespace="pid:[1]")
+    assert holder_of(str(tmp_path))["pid"] == 2**22 + 1
+    with pytest.raises(RunLockedError, match=r"in use by process 4194305"):
+        RunLock(str(tmp_path)).acquire()
+    long_ago = time.time() - 100
+    os.utime(tmp_path / LOCK_FILE, (long_ago, long_ago))
+    with RunLock(str(tmp_path)):
+        written = json.loads((tmp_path / LOCK_FILE).read_text())
+    assert written["pid_namespace"] == os.readlink("/proc/self/ns/pid")
+
+
+@pytest.mark.parametrize(("born", "quiet", "alive"), [(None, 0, True), (None, 100, False), ("1", 0, False)])
+def test_a_run_of_another_user_that_the_kernel_hides_lives_as_long_as_it_gives_signs(
+    tmp_path, monkeypatch, born, quiet, alive
+):
+    def forbidden(pid, number):
+        raise PermissionError
+
+    _holder(tmp_path)
+    then = time.time() - quiet
+    os.utime(tmp_path / LOCK_FILE, (then, then))
+    monkeypatch.setattr(run_lock.os, "kill", forbidden)
+    monkeypatch.setattr(run_lock, "_born", lambda pid: born)
+    assert (holder_of(str(tmp_path)) is not None) == alive
+
+
 def test_the_holder_gives_signs_of_life(tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "_HEARTBEAT_SECS", 0.01)
     with RunLock(str(tmp_path)):

@@ -37,6 +37,22 @@ def test_any_text_has_one_folder_and_gets_nowhere_else(name):
     assert folder not in (".", "..")
 
 
+def test_paths_begin_where_they_are_said_to(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    with files.relative_to("/far/away"):
+        assert files.absolute("a/../b") == "/far/away/b"
+        assert files.absolute("/c") == "/c"
+        assert files.absolute("~") == os.path.expanduser("~")
+        assert files.beginning() == "/far/away"
+    assert files.absolute("b") == str(tmp_path / "gone" / "b")
+    assert files.beginning() == str(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert files.beginning() is None
+    with files.relative_to(files.beginning()):
+        assert files.absolute("/c") == "/c"
+
+
 def test_a_path_is_made_absolute_where_it_is_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/of/somebody")

@@ -73,6 +73,13 @@ def test_a_file_may_include_the_example_whose_name_it_has(tmp_path, monkeypatch)
     assert gin_leaf() == (7, 9)
 
 
+@pytest.mark.parametrize("folder", ["it's", "both ' and \"", "back\\slash"])
+def test_an_include_below_a_folder_of_any_name(tmp_path, folder):
+    _write(tmp_path / folder / "inner.gin", "gin_leaf.first_value = 9\n")
+    gin_utils.parse_gin([_write(tmp_path / folder / "outer.gin", "include 'inner.gin'\n")])
+    assert gin_leaf()[0] == 9
+
+
 def test_missing_include_is_named(tmp_path):
     path = _write(tmp_path / "a.gin", "include 'nowhere.gin'\n")
     with pytest.raises(GinConfigError, match=r"No gin file 'nowhere.gin'"):
