@@ -21,6 +21,7 @@ LOCK_FILE = "run.lock"
 _HEARTBEAT_SECS = 5.0
 # A run on another machine, or in another container, counts as dead when its lock was not touched for this long.
 _PATIENCE_SECS = 60.0
+_LOOK_SECS = 0.2
 
 
 class RunLockedError(RuntimeError):
@@ -31,7 +32,8 @@ class RunLock:
     """Holds a run's directory from `acquire` to `release`.
 
     On this machine a holder is alive as long as its process is, so that a lock left by a crash is taken over at once; on
-    another machine, and in another container, as long as it touches the file, which a thread does every few seconds.
+    another machine, and in another container, as long as it touches the file, which a thread does every few seconds: so
+    long, and for up to a minute, it is waited for, since a run that was moved, or whose container was started again, goes on.
     """
 
     def __init__(self, root_dir: str) -> None:
@@ -43,7 +45,7 @@ class RunLock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Takes the directory; does nothing while it is held.
+        """Takes the directory; does nothing while it is held. Waits where a holder on another machine may be dead.
 
         Raises:
           RunLockedError: a live run has it.
@@ -52,6 +54,7 @@ class RunLock:
         if self._token is not None:
             return
         os.makedirs(self._root_dir, exist_ok=True)
+        self._await_sign()
         with _alone(self._root_dir):
             self._check_holder()
             token = f"{os.getpid()}-{time.monotonic_ns()}-{id(self)}"
@@ -87,6 +90,26 @@ class RunLock:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+    def _await_sign(self) -> None:
+        """Where nothing else tells whether a holder lives, waits for its next sign of life, or until it counts as dead."""
+        found = _last_holder(self._path)
+        if found is None or _is_known_alive(found[0]) is not None or found[1] >= _PATIENCE_SECS:
+            return
+        (holder, quiet), deadline = found, time.monotonic() + _PATIENCE_SECS
+        logging.warning(
+            "%s is of process %s on %s: waiting for a sign of life, up to %.0f s.",
+            self._path,
+            holder.get("pid"),
+            holder.get("host"),
+            _PATIENCE_SECS - quiet,
+        )
+        while quiet < _PATIENCE_SECS and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECS)
+            found = _last_holder(self._path)
+            if found is None or found[0] != holder or found[1] < quiet:
+                return
+            quiet = found[1]
 
     def _check_holder(self) -> None:
         found = _last_holder(self._path)
@@ -132,13 +155,18 @@ def _last_holder(path: str) -> tuple[dict[str, Any], float] | None:
 
 
 def _is_alive(holder: dict[str, Any], quiet_secs: float) -> bool:
+    known = _is_known_alive(holder)
+    return quiet_secs < _PATIENCE_SECS if known is None else known
+
+
+def _is_known_alive(holder: dict[str, Any]) -> bool | None:
+    """Whether the process of a holder lives; None where its signs of life alone can tell."""
     pid, host, namespace = holder.get("pid"), holder.get("host"), holder.get("pid_namespace")
-    gives_signs = quiet_secs < _PATIENCE_SECS
     if isinstance(host, str) and host != socket.gethostname():
-        return gives_signs
+        return None
     # Containers may have the name of their machine: the number is that of another process here.
     if isinstance(namespace, str) and namespace != _pid_namespace():
-        return gives_signs
+        return None
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         return False
     try:
@@ -148,7 +176,7 @@ def _is_alive(holder: dict[str, Any], quiet_secs: float) -> bool:
     except PermissionError:
         # It is there, and the kernel may hide from us when it began.
         if _born(pid) is None:
-            return gives_signs
+            return None
     # A process with the number of a dead one is another one.
     return holder.get("born") == _born(pid)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps, TrainingS
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.run_lock import LOCK_FILE, RunLock, RunLockedError, holder_of
 from alf.trainers.schedule import Schedule
+from tests.awake import awake_secs
 
 _HOLD = """
 import sys, time, types
@@ -32,6 +34,24 @@ time.sleep(60)
 def _holder(path, **changes):
     holder = {"pid": os.getpid(), "born": run_lock._born(os.getpid()), "host": socket.gethostname(), **changes}
     (path / LOCK_FILE).write_text(json.dumps(holder))
+
+
+@contextlib.contextmanager
+def _giving_signs(path):
+    """As the holder does, of whom only those tell."""
+    over = threading.Event()
+
+    def touch():
+        while not over.wait(0.5):
+            os.utime(path / LOCK_FILE)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_the_second_is_refused_until_the_first_lets_go(tmp_path):
@@ -99,7 +119,7 @@ def test_a_lock_that_could_not_be_written_is_not_held(tmp_path, monkeypatch):
 
 def test_a_run_on_another_machine_lives_as_long_as_it_gives_signs(tmp_path):
     _holder(tmp_path, host="elsewhere")
-    with pytest.raises(RunLockedError, match="on elsewhere"):
+    with _giving_signs(tmp_path), pytest.raises(RunLockedError, match="on elsewhere"):
         RunLock(str(tmp_path)).acquire()
     long_ago = time.time() - 100
     os.utime(tmp_path / LOCK_FILE, (long_ago, long_ago))
@@ -111,13 +131,34 @@ def test_a_run_in_another_container_lives_as_long_as_it_gives_signs(tmp_path):
     """With the network of the machine it has its name, too, and its number there is that of another process here, or none."""
     _holder(tmp_path, pid=2**22 + 1, pid_namespace="pid:[1]")
     assert holder_of(str(tmp_path))["pid"] == 2**22 + 1
-    with pytest.raises(RunLockedError, match=r"in use by process 4194305"):
+    with _giving_signs(tmp_path), pytest.raises(RunLockedError, match=r"in use by process 4194305"):
         RunLock(str(tmp_path)).acquire()
     long_ago = time.time() - 100
     os.utime(tmp_path / LOCK_FILE, (long_ago, long_ago))
     with RunLock(str(tmp_path)):
         written = json.loads((tmp_path / LOCK_FILE).read_text())
     assert written["pid_namespace"] == os.readlink("/proc/self/ns/pid")
+
+
+@pytest.mark.parametrize("of_whom", [{"host": "elsewhere"}, {"pid_namespace": "pid:[1]"}])
+def test_one_that_died_elsewhere_is_waited_for_and_taken_over(tmp_path, monkeypatch, logged, of_whom):
+    """As where a scheduler moves a run, or starts its container again: it goes on by itself."""
+    _holder(tmp_path, **of_whom)
+    monkeypatch.setattr(run_lock, "_PATIENCE_SECS", 2.0)
+    assert holder_of(str(tmp_path)) is not None
+    with RunLock(str(tmp_path)):
+        assert holder_of(str(tmp_path))["host"] == socket.gethostname()
+    assert "waiting for a sign of life, up to" in logged[0]
+    assert "which is gone: taken over" in logged[1]
+
+
+def test_one_elsewhere_that_lets_go_is_not_waited_for_any_longer(tmp_path):
+    _holder(tmp_path, host="elsewhere")
+    threading.Timer(0.5, os.remove, [tmp_path / LOCK_FILE]).start()
+    began = awake_secs()
+    with RunLock(str(tmp_path)):
+        pass
+    assert awake_secs() - began < run_lock._PATIENCE_SECS / 2
 
 
 @pytest.mark.parametrize(("born", "quiet", "alive"), [(None, 0, True), (None, 100, False), ("1", 0, False)])
