@@ -17,7 +17,6 @@ from alf.environments.seeding import distinct_seeds
 from benchmarks import _events, _machine, examples
 from benchmarks._learning_tasks import Task
 
-EPISODES = 50
 # A point of a curve is the mean return of so many training episodes.
 OVER = 20
 POINTS = 40
@@ -35,10 +34,10 @@ def folder() -> pathlib.Path:
 
 
 def recorded(name: str, task: Task) -> list[Record]:
-    """The kept runs that were made with the present settings; of the same system and seed the last one."""
+    """The kept runs that were made and evaluated as the task says now; of the same system and seed the last one."""
     kept: dict[tuple[str, int], Record] = {}
     for line in output_flag.read_lines(str(folder() / f"{name}.jsonl")):
-        if line["settings"] == task.settings(line["system"]):
+        if line["settings"] == task.settings(line["system"]) and len(line["returns"]) == task.episodes:
             kept[line["system"], line["seed"]] = line
     return [kept[key] for key in sorted(kept)]
 
@@ -107,7 +106,7 @@ def with_heatup(curve: Sequence[tuple[int, float]], steps: int) -> list[tuple[in
 
 def _sb3(task: Task, seed: int, interpreter: str) -> dict[str, Any]:
     command = [interpreter, _PEER, "--setting", json.dumps(task.peer), "--steps", str(task.steps)]
-    starts = distinct_seeds(_EVALUATION_SEED + seed, EPISODES)
+    starts = distinct_seeds(_EVALUATION_SEED + seed, task.episodes)
     command += ["--seed", str(seed), "--starts", *(str(start) for start in starts)]
     result = _machine.last_json(command, timeout=_LONGEST)
     return {**result, "curve": means([(int(s), r) for s, r in result["episodes"]])}
@@ -121,9 +120,9 @@ def _alf(task: Task, seed: int) -> dict[str, Any]:
         began = time.monotonic()
         _command(train)
         seconds = time.monotonic() - began
-        evaluate = ["alf.bin.evaluate", f"--root_dir={root}", "--deterministic", f"--num_episodes={EPISODES}"]
+        evaluate = ["alf.bin.evaluate", f"--root_dir={root}", "--deterministic", f"--num_episodes={task.episodes}"]
         evaluate += [
-            f"--num_parallel_environments={EPISODES}",
+            f"--num_parallel_environments={task.episodes}",
             f"--random_seed={_EVALUATION_SEED + seed}",
             f"--output={output}",
         ]

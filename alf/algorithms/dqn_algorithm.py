@@ -71,7 +71,7 @@ class DqnAlgorithm(CriticAlgorithm):
           action_spec: integer spec of one action, shape [] or [1], from 0 on.
           q_network: a network from observations to the values of all actions, [B, number of actions], such as a QNetwork,
             or a function that makes it; it may be recurrent, such as a QRnnNetwork. It is copied for the target.
-          critic_loss: `OneStepTDLoss` by default; its usual td_error_loss_fn here is element_wise_huber_loss.
+          critic_loss: `OneStepTDLoss` by default, of squared errors; usual in the literature is element_wise_huber_loss.
           epsilon_greedy: share of random actions when collecting, a number or a schedule.
           double: the action that a target supposes is the best by the network that learns, not by the target network.
           target_update_tau: see `get_target_updater`.

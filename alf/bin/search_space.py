@@ -126,6 +126,11 @@ def _choices(path: str, name: str, value: Any) -> list[str]:
             value = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             value = None
+    if isinstance(value, Mapping):
+        raise UsageError(
+            f'--search_config={path}: {name} has a range, and a grid needs lists: add "type": "random" and "num_samples", '
+            "or list the values."
+        )
     if not isinstance(value, (list, tuple)) or not value:
         raise UsageError(f"--search_config={path}: {name} needs a list with at least one value.")
     return [gin_text(item) for item in value]

@@ -122,7 +122,7 @@ class TrainerConfig:
             number: the last step is only looked at, so 2 trains one transition and n + 1 is for n-step returns.
           mini_batch_size: sequences in one gradient step; None for all.
           whole_replay_buffer_training: train on all that the replayer has, else on samples.
-          clear_replay_buffer: forget it afterwards.
+          clear_replay_buffer: forget it afterwards; samples are never forgotten so.
           num_envs: N, environment threads of the asynchronous driver, each with a batched environment of
             `create_environment.num_parallel_environments`.
           strict: make bindings that the first iteration has not used an error instead of a warning.

@@ -86,14 +86,16 @@ class OffPolicyTrainer(Trainer):
         """Warns where recurrent networks can learn nothing that takes a memory."""
         config, algorithm = self._config, self.algorithm
         length = config.mini_batch_length or config.unroll_length
-        if isinstance(algorithm, Behaviors) or algorithm.need_full_rollout_state() or config.burn_in_length:
+        if isinstance(algorithm, Behaviors) or config.burn_in_length or length > _TOO_SHORT:
             return
-        if length <= _TOO_SHORT and not is_stateless(algorithm.learning_state_spec):
-            logging.warning(
-                "Recurrent networks learn from sequences of %d steps, each from an empty memory, and so learn to do without "
-                "one: set TrainerConfig.use_rollout_state=True, or a longer mini_batch_length.",
-                length,
-            )
+        if is_stateless(algorithm.learning_state_spec):
+            return
+        if algorithm.need_full_rollout_state():
+            what, remedy = "within which nothing is worth remembering", "some tens of steps for mini_batch_length"
+        else:
+            what = "each from an empty memory, and so learn to do without one"
+            remedy = "TrainerConfig.use_rollout_state=True, or a longer mini_batch_length"
+        logging.warning("Recurrent networks learn from sequences of %d steps, %s: set %s.", length, what, remedy)
 
     def _build(self) -> None:
         super()._build()

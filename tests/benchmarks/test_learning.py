@@ -23,7 +23,7 @@ from alf.utils import external_configurables as external_configurables
 from alf.utils import gin_utils
 from benchmarks import _learning_report, _learning_runs, _learning_tasks, _machine, _statistics, learning
 
-TASK = _learning_tasks.Task("Walk, PPO", 4000, "ppo_cart_pole", {"algorithm": "PPO"}, seeds=2)
+TASK = _learning_tasks.Task("Walk, PPO", 4000, "ppo_cart_pole", {"algorithm": "PPO"}, seeds=2, episodes=2)
 EXAMPLES = _machine.ROOT / "examples"
 
 
@@ -140,6 +140,7 @@ def test_runs_of_other_settings_do_not_count() -> None:
     assert kept["returns"] == [6.0, 8.0]
     longer = dataclasses.replace(TASK, params=("PPOLoss.gamma=0.9",))
     assert _learning_runs.recorded("walk", longer) == []
+    assert _learning_runs.recorded("walk", dataclasses.replace(TASK, episodes=3)) == []
 
 
 @pytest.mark.usefixtures("_here")

@@ -120,6 +120,10 @@ def test_alfs_own_configurations_are_read(tmp_path):
         ("[]", "must be a JSON object"),
         ({}, "needs 'parameters'"),
         ({"parameters": {"A.x": []}}, "A.x needs a list with at least one value"),
+        (
+            {"parameters": {"A.x": {"uniform": [1, 2]}}},
+            r"A.x has a range, and a grid needs lists: add .type.: .random.",
+        ),
         ({"parameters": {"A.x": 3}}, "A.x needs a list"),
         ({"parameters": {"A.x": "open('x')"}}, "A.x needs a list"),
         ({"parameters": {"A.x=1\nB.y": [3]}}, "is no name of a binding"),
