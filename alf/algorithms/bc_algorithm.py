@@ -24,7 +24,7 @@ from alf.data_structures import (
 )
 from alf.networks.calling import call_network
 from alf.replay.dataset import DatasetError, DatasetReplayer, Steps, checked, read_dataset, sequences
-from alf.utils import dist_utils, nest_utils
+from alf.utils import dist_utils, files, nest_utils
 from alf.utils.action_masks import ActionMasks, Splitter
 from alf.utils.common import check_sizes, is_stateless
 
@@ -62,15 +62,17 @@ class BcAlgorithm(OffPolicyAlgorithm):
           action_spec: nest of specs of one action.
           actor_network: a TF-Agents network whose output is a nest of actions or of their distributions, or a function
             that makes it.
-          dataset: path of a file by `alf.replay.dataset.write_dataset`, or its steps.
+          dataset: path of a file by `alf.replay.dataset.write_dataset`, or its steps. A file is read by the first training,
+            and by a trainer as it begins: whoever only acts needs none.
           sequence_length: steps in a sequence; more than 1 for a recurrent actor.
           entropy_regularization: weight of an entropy bonus.
           observation_and_action_constraint_splitter: see `ActorCriticAlgorithm`.
 
         Raises:
           ValueError: `sequence_length` is no whole number of at least 1.
-          DatasetError: the file cannot be read, or the steps are of other observations or actions, no whole episodes, or
-            hold numbers that are not finite or actions that the mask of their observation forbids.
+          DatasetError: the steps are of other observations or actions, no whole episodes, or hold numbers that are not finite
+            or actions that the mask of their observation forbids. Of a file this, and that it cannot be read, is told when
+            it is read.
         """
         check_sizes(sequence_length=sequence_length)
         actor = build_network(actor_network)
@@ -86,26 +88,33 @@ class BcAlgorithm(OffPolicyAlgorithm):
         self._action_masks = ActionMasks(observation_and_action_constraint_splitter)
         self._actor_network = actor
         self._entropy_regularization = entropy_regularization
-        told = f"The dataset {dataset}" if isinstance(dataset, str) else "The dataset"
         if isinstance(dataset, str):
-            steps = read_dataset(dataset, observation_spec, action_spec)
+            begin = files.beginning()
+
+            def read() -> Experience:
+                with files.relative_to(begin):
+                    steps = read_dataset(dataset, observation_spec, action_spec)
+                return self._sequences(steps, f"The dataset {dataset}", sequence_length)
+
+            self._volatile.replayer = DatasetReplayer(read)
         else:
+            told = "The dataset"
             steps = checked(dataset, observation_spec, action_spec, told)
-        experience = self._experience_of(steps)
-        _check_allowed(told, experience, self._action_masks)
-        self._volatile.replayer = DatasetReplayer(sequences(experience, sequence_length))
+            self._volatile.replayer = DatasetReplayer(self._sequences(steps, told, sequence_length))
 
     @property
     def acts(self) -> bool:
         """False: it learns from what it is given."""
         return False
 
-    def _experience_of(self, steps: Steps) -> Experience:
-        """The steps [N, ...], transformed."""
+    def _sequences(self, steps: Steps, name: str, length: int) -> Experience:
+        """Sequences of the transformed steps [N, ...]; DatasetError, with their `name`, where a mask forbids an action."""
         time_step = self.transform_timestep(time_steps_of(steps))
         action = tf.nest.map_structure(tf.constant, steps.action)
         version = tf.zeros_like(time_step.step_type, tf.int64)
-        return Experience(**time_step._asdict(), action=action, policy_version=version)
+        experience = Experience(**time_step._asdict(), action=action, policy_version=version)
+        _check_allowed(name, experience, self._action_masks)
+        return sequences(experience, length)
 
     def _act(self, inputs: Any, state: Nest) -> tuple[Nest, Nest]:
         state = () if is_stateless(self._train_state_spec) else state

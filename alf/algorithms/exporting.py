@@ -11,6 +11,7 @@ import tensorflow as tf
 from alf.algorithms.contracts import check_prediction
 from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep
+from alf.export.graphs import trace
 from alf.export.policy import ExportablePolicy, ExportError, Leaf, Tensors, leaves_of, named
 from alf.utils import dist_utils, nest_utils, rng
 from alf.utils.common import is_stateless, reset_state_at_first
@@ -23,10 +24,12 @@ def exportable(algorithm: RLAlgorithm) -> ExportablePolicy:
     """The policy of an algorithm: what it would do, as functions of raw observations that read its live variables.
 
     Its functions: `action`, by `predict` without exploration; `distribution` and `value`, by `rollout`, where that
-    records an `action_distribution` or a `value`. Rows at FIRST begin with a zero state.
+    records an `action_distribution` or a `value`. Rows at FIRST begin with a zero state, which has what these follow
+    from: what else acting remembers, such as recurrent critics do for learning, is left out.
 
     Raises:
-      ExportError: parts of the recurrent states of `rollout` and `predict` have one name and different specs.
+      ExportError: parts of the recurrent states of `rollout` and `predict` have one name and different specs, or a recurrent
+        policy cannot be a model.
     """
     return _Functions(algorithm).policy()
 
@@ -40,11 +43,19 @@ class _Functions:
         self._time_step = algorithm.time_step_spec._replace(
             observation=algorithm.observation_spec, prev_action=algorithm.action_spec
         )
+        self._state = self._states()
 
     def policy(self) -> ExportablePolicy:
         """All of it."""
-        algorithm, fields = self._algorithm, self._time_step._asdict()
-        states = self._states()
+        policy = self._policy()
+        if policy.state:
+            needed = _needed_state(policy)
+            self._state = {name: leaf for name, leaf in self._state.items() if name in needed}
+            policy = self._policy()
+        return policy
+
+    def _policy(self) -> ExportablePolicy:
+        algorithm, states, fields = self._algorithm, self._state, self._time_step._asdict()
         functions: dict[str, Callable[[Tensors], Tensors]] = {"action": self._action}
         for name, field in (("distribution", "action_distribution"), ("value", "value")):
             if nest_utils.find_field(algorithm.rollout_info_spec, field):
@@ -95,7 +106,9 @@ class _Functions:
     def _step(self, inputs: Tensors, state_spec: Nest, act: Callable[[ActionTimeStep, Nest], PolicyStep]) -> PolicyStep:
         """`act` on the transformed time step and the state before it."""
         raw = ActionTimeStep(*(_packed(field, spec, inputs) for field, spec in self._time_step._asdict().items()))
-        state = reset_state_at_first(_packed("state", state_spec, inputs), raw.step_type)
+        rows = tf.shape(raw.step_type)[0]
+        idle = {leaf.name: leaf.zeros(rows) for leaf in leaves_of("state", state_spec) if leaf.name not in self._state}
+        state = reset_state_at_first(_packed("state", state_spec, inputs | idle), raw.step_type)
         # What is not asked for, such as the sample of `rollout`, must take no number from anybody's stream.
         with rng.scope(tf.zeros([2], tf.int32)):
             return act(self._algorithm.transform_timestep(raw), state)
@@ -114,7 +127,10 @@ class _Functions:
 
     def _action(self, inputs: Tensors) -> Tensors:
         step = self._predict(inputs)
-        return dict(named("action", step.action)) | dict(named("state", step.state))
+        return dict(named("action", step.action)) | self._after(step)
+
+    def _after(self, step: PolicyStep) -> Tensors:
+        return {name: x for name, x in named("state", step.state) if name in self._state}
 
     def _output(self, name: str, field: str) -> Callable[[Tensors], Tensors]:
         # Parameters have names of their own, such as `logits`; an action without distribution is called what it is.
@@ -123,7 +139,7 @@ class _Functions:
         def function(inputs: Tensors) -> Tensors:
             step = self._rollout(inputs)
             found = nest_utils.distributions_to_params(nest_utils.find_field(step.info, field)[0])
-            return {key or plain: x for key, x in named(prefix, found)} | dict(named("state", step.state))
+            return {key or plain: x for key, x in named(prefix, found)} | self._after(step)
 
         return function
 
@@ -135,6 +151,25 @@ class _Functions:
         best = dist_utils.mode_action_distribution(found[0])
         log_prob = [dist_utils.compute_log_probability(found[0], a, 1).numpy() for a in (chosen, best)]
         return log_prob[0] >= log_prob[1] - _TIE
+
+
+def _needed_state(policy: ExportablePolicy) -> set[str]:
+    """The names of the parts of the state that other outputs follow from, at the same step or a later one."""
+    behind: dict[str, set[str]] = {}
+    for function in policy.functions:
+        traced = trace(policy, [function])
+        for name, tensor in traced.outputs.items():
+            graph = tf.compat.v1.graph_util.extract_sub_graph(traced.graph_def, [tensor.partition(":")[0]])
+            present = {node.name for node in graph.node}
+            used = {leaf for leaf, placeholder in traced.inputs.items() if placeholder in present}
+            behind[name] = behind.get(name, set()) | used
+    states = set(policy.state)
+    needed: set[str] = set()
+    found = behind.keys() - states
+    while found:
+        found = (states & set().union(*(behind[name] for name in found))) - needed
+        needed |= found
+    return needed
 
 
 def _bounded(field: str, spec: Nest) -> list[Leaf]:

@@ -89,11 +89,13 @@ def _checked(spec: Any, own: np.ndarray, given: np.ndarray) -> np.ndarray:
     """`given` with the dtype of the policy's `own` action.
 
     Raises:
-      ValueError: it has another shape, is not within `spec`, or no whole number where the action is one.
+      ValueError: it has another shape, is not within `spec` and not the policy's own, or no whole number where the action
+        is one.
     """
     if given.shape != own.shape:
         raise ValueError(f"A teacher gave actions of shape {given.shape}, not {own.shape}: one for each row.")
-    within = (given >= spec.minimum) & (given <= spec.maximum)
+    # A policy samples beyond the bounds too: what the environment gets is clipped.
+    within = ((given >= spec.minimum) & (given <= spec.maximum)) | (given == own)
     if not within.all():
         worst = given[~within].flat[0]
         raise ValueError(f"A teacher gave {worst}, which is not within [{spec.minimum}, {spec.maximum}].")

@@ -13,6 +13,7 @@ import contextlib
 import os
 import reprlib
 import zipfile
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,11 +231,11 @@ def _steps_of(columns: dict[str, np.ndarray], observation_spec: Nest, action_spe
 class DatasetReplayer(ExperienceReplayer):
     """Hands out the same experience again and again; nothing adds to it and nothing clears it."""
 
-    def __init__(self, experience: Experience) -> None:
+    def __init__(self, experience: Experience | Callable[[], Experience]) -> None:
         """Creates the replayer.
 
         Args:
-          experience: [B', T, ...] without a bootstrap.
+          experience: [B', T, ...] without a bootstrap, or what reads it, which is called when it is first asked for.
         """
         super().__init__(name="dataset")
         self._experience = Untracked(experience)
@@ -244,14 +245,17 @@ class DatasetReplayer(ExperienceReplayer):
         raise ValueError("A dataset takes nothing in: record another one, or use the replayer 'uniform'.")
 
     def replay_all(self) -> Experience:
-        return self._experience.value
+        held = self._experience
+        if not isinstance(held.value, Experience):
+            held.value = held.value()
+        return held.value
 
     def clear(self) -> None:
         """Does nothing."""
 
     @property
     def batch_size(self) -> int:
-        return int(self._experience.value.step_type.shape[0])
+        return int(self.replay_all().step_type.shape[0])
 
 
 def sequences(experience: Experience, length: int) -> Experience:

@@ -34,6 +34,14 @@ class OnPolicyTrainer(Trainer):
         _tf.leave_no_thread_free()
         super().__init__(config)
 
+    def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
+        if not self.algorithm.acts:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} takes no action, and on_policy_trainer learns from what it has just "
+                "collected: set TrainerConfig.trainer = @sync_off_policy_trainer."
+            )
+        return super()._make_driver(envs)
+
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         tell_of_no_effect(
             self._config,
@@ -58,12 +66,6 @@ class OnPolicyTrainer(Trainer):
         driver = self.driver
         assert isinstance(driver, OnPolicyDriver)
         return driver.run(self._config.num_steps_per_iter, time_step, policy_state)
-
-    def _learn_only(self) -> None:
-        raise ValueError(
-            f"{type(self.algorithm).__name__} takes no action, and on_policy_trainer learns from what it has just collected: set "
-            "TrainerConfig.trainer = @sync_off_policy_trainer."
-        )
 
     def _collect(self, at_random: bool) -> int:
         driver = self.driver

@@ -189,9 +189,12 @@ def test_recorded_actions_that_are_forbidden_are_told(shape: tuple[int, ...], tm
     observation_spec, action_spec, steps = masked_steps(mask, shape)
     path = str(tmp_path / "masked.npz")
     write_dataset(path, steps)
-    for dataset, name in ((steps, "The dataset"), (path, f"The dataset {path}")):
-        with pytest.raises(DatasetError, match=f"^{name} has action 1 at step 2, which the mask .* forbids"):
-            masked_actor(observation_spec, action_spec, dataset)
+    said = "has action 1 at step 2, which the mask .* forbids"
+    with pytest.raises(DatasetError, match=rf"^The dataset {said}"):
+        masked_actor(observation_spec, action_spec, steps)
+    algorithm = masked_actor(observation_spec, action_spec, path)
+    with pytest.raises(DatasetError, match=rf"^The dataset {path} {said}"):
+        algorithm.train()
 
 
 def test_each_choice_has_its_own_row_of_the_mask() -> None:
@@ -246,6 +249,38 @@ def test_trained_by_the_trainer_from_a_file_without_a_step(tmp_path: pathlib.Pat
     assert trainer.counters.env_steps == 0
     assert trainer.counters.iterations == 10
     assert mean_return(trainer.algorithm, load()) == EPISODE - 1  # type: ignore[arg-type]
+
+
+def test_a_file_is_read_by_the_first_training_from_where_the_algorithm_was_made(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = PolicyUnittestEnv(1, EPISODE, seed=0)
+    monkeypatch.chdir(tmp_path)
+    algorithm = make(env, "expert.npz")
+    mean_return(algorithm, env)
+    with pytest.raises(DatasetError, match=r"^The dataset expert\.npz cannot be read: .*No such file"):
+        algorithm.train()
+    write_dataset("expert.npz", expert(env, 2))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert algorithm.train() == 2 * EPISODE
+    (tmp_path / "expert.npz").unlink()
+    assert algorithm.train() == 2 * EPISODE
+
+
+def test_a_trainer_reads_the_file_before_it_trains(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    def load(*args: Any, **kwargs: Any) -> PolicyUnittestEnv:
+        return PolicyUnittestEnv(4, EPISODE, seed=5)
+
+    config = TrainerConfig(
+        root_dir=str(tmp_path / "run"),
+        algorithm_ctor=lambda observation_spec, action_spec, debug_summaries: make(load(), str(tmp_path / "gone.npz")),
+    )
+    trainer = SyncOffPolicyTrainer(config)
+    monkeypatch.setattr(trainer, "_create_environment", load)
+    with pytest.raises(DatasetError, match=r"^The dataset .*gone\.npz cannot be read"):
+        trainer.train()
+    assert not trainer.initialized, "a command tells it in a line"
 
 
 @pytest.mark.parametrize("settings", [{"whole_replay_buffer_training": False}, {"mini_batch_length": 2}])

@@ -19,7 +19,7 @@ from alf.drivers.arguments import check_workers
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.drivers.teaching import Teacher
-from alf.environments.suite_unittest import PolicyUnittestEnv
+from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
 from tests.algorithms.networks import feed_forward, specs_of
 from tests.algorithms.off_policy import adam
 
@@ -90,6 +90,20 @@ def test_a_teacher_may_step_in_for_some_rows_only(drivers: list[SyncOffPolicyDri
     np.testing.assert_array_equal(exp.action[0, :, 2:], chosen[:, 2:])
     np.testing.assert_array_equal(exp.action[0, :, :2], exp.observation[0, :, :2].numpy().astype(np.int64))
     assert (chosen[:, :2] != exp.action[0, :, :2].numpy()).any()
+
+
+def test_a_policys_own_action_may_be_given_back_wherever_it_was_sampled(drivers: list[SyncOffPolicyDriver]) -> None:
+    """A normal distribution has no bounds: what it gives is clipped only on its way to the environment."""
+    env = PolicyUnittestEnv(ROWS, 5, action_type=ActionType.Continuous, seed=0)
+    seen: list[Experience] = []
+    algorithm = algorithm_for(env)
+    algorithm.add_experience_observer(seen.append)
+    driver = SyncOffPolicyDriver(env, algorithm, LENGTH, random_seed=0, teacher=lambda _, action: action)
+    drivers.append(driver)
+    driver.run()
+    action = seen[0].action.numpy()
+    assert (action < 0.0).any()
+    assert (action > 1.0).any()
 
 
 @pytest.mark.parametrize("stepping", ["graph", "host"])

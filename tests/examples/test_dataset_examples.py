@@ -8,10 +8,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+from alf.bin import evaluate, export, play, record, train
 from alf.data_structures import StepType
 from alf.replay.dataset import Steps, write_dataset
 from alf.trainers.config import TrainerConfig
 from alf.utils import gin_utils
+from tests.bin.running import run_here
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
@@ -55,6 +57,21 @@ def test_imitation_comes_to_the_return_of_the_recorded_episodes(tmp_path: pathli
     assert recorded > 450
     settings = [f"BcAlgorithm.dataset='{path}'", "TrainerConfig.eval_interval=10"]
     assert _learned("bc_cart_pole", tmp_path, settings) > 0.9 * recorded
+
+
+def test_a_clone_is_played_where_its_dataset_is_not(tmp_path: pathlib.Path) -> None:
+    """Nor is it in another directory, or on another machine."""
+    path, root_dir = tmp_path / "cart_pole.npz", f"--root_dir={tmp_path / 'run'}"
+    _record_a_rule(path, 1, 0.0)
+    settings = [f"BcAlgorithm.dataset='{path}'", "TrainerConfig.num_iterations=1", "TrainerConfig.num_eval_episodes=1"]
+    trains = [root_dir, *(f"--gin_param={setting}" for setting in settings)]
+    assert run_here(train.main, "--gin_file=bc_cart_pole", *trains) == 0
+    path.unlink()
+    assert run_here(evaluate.main, root_dir, "--num_episodes=1") == 0
+    assert run_here(play.main, root_dir, "--num_episodes=1", f"--record_file={tmp_path / 'clone.gif'}") == 0
+    assert run_here(record.main, root_dir, "--num_episodes=1", f"--output={tmp_path / 'clone.npz'}") == 0
+    assert run_here(export.main, root_dir, f"--export_dir={tmp_path / 'model'}") == 0
+    assert run_here(train.main, *trains, "--gin_param=TrainerConfig.num_iterations=2") == 2
 
 
 @pytest.mark.slow

@@ -350,7 +350,7 @@ def test_a_state_begins_at_zero_in_every_row_at_first(tmp_path: pathlib.Path) ->
 
 
 class Halves(RLAlgorithm):
-    """Remembers less for acting than for recording, and acts by the observation alone, which it keeps in the state."""
+    """Acts by two observations, of which it keeps one in the state, and records a count, for which it keeps that too."""
 
     def __init__(self) -> None:
         scalar = tf.TensorSpec([], tf.float32)
@@ -364,12 +364,13 @@ class Halves(RLAlgorithm):
 
     def predict(self, time_step: Any, state: Any, epsilon_greedy: float) -> PolicyStep:
         seen = time_step.observation[:, 0]
-        return PolicyStep(tf.cast(seen > 0.0, tf.int64), {"acting": seen}, ())
+        return PolicyStep(tf.cast(seen > state["acting"], tf.int64), {"acting": seen}, ())
 
     def rollout(self, time_step: Any, state: Any, mode: int) -> PolicyStep:
         step = self.predict(time_step, state, 0.0)
-        after = step.state | {"recording": state["recording"] + 1.0}
-        return PolicyStep(step.action, after, {"action_distribution": step.action})
+        count = state["recording"] + 1.0
+        recorded = tf.cast(count, tf.int64) % 3
+        return PolicyStep(step.action, step.state | {"recording": count}, {"action_distribution": recorded})
 
 
 def test_each_signature_takes_and_gives_its_own_part_of_the_state(tmp_path: pathlib.Path) -> None:

@@ -121,11 +121,12 @@ def test_an_end_that_never_comes_is_an_error(offline_config):
 
 
 def test_a_trainer_that_trains_only_on_what_it_collects_says_so(small_config):
-    with (
-        small_config(OnPolicyTrainer, algorithm_ctor=Imitation).create_trainer() as trainer,
-        pytest.raises(ValueError, match=r"Imitation takes no action, .*: set TrainerConfig.trainer = @sync_off_policy"),
+    trainer = small_config(OnPolicyTrainer, algorithm_ctor=Imitation).create_trainer()
+    with pytest.raises(
+        ValueError, match=r"Imitation takes no action, .*: set TrainerConfig.trainer = @sync_off_policy"
     ):
-        trainer.train_and_act(TrainingSteps(1))
+        trainer.train()
+    assert not trainer.initialized, "a command tells it in a line"
 
 
 def test_the_last_line_tells_the_last_evaluation(small_config, caplog):
