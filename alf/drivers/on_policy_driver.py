@@ -7,9 +7,13 @@ from typing import Any
 
 import gin
 
+from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf.data_structures import ActionTimeStep, Nest
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
+
+# How it is trained where a behavior says nothing itself.
+_AS_COLLECTED = {"whole_replay_buffer_training": True, "clear_replay_buffer": True, "mini_batch_length": None}
 
 
 @gin.configurable(module="alf")
@@ -39,7 +43,8 @@ class OnPolicyDriver(SyncOffPolicyDriver):
           train_interval: T, steps between two updates.
 
         Raises:
-          ValueError: that is fewer than the algorithm's targets look ahead, or as `SyncOffPolicyDriver`.
+          ValueError: that is fewer than the algorithm's targets look ahead, or a behavior cannot learn from such segments, or
+            as `SyncOffPolicyDriver`.
         """
         # The row behind a segment is there to look at.
         ahead = algorithm.least_sample_length - 1
@@ -52,6 +57,8 @@ class OnPolicyDriver(SyncOffPolicyDriver):
         super().__init__(
             env, algorithm, train_interval, "one_time", observers, metrics, random_seed=random_seed, stepping=stepping
         )
+        if training and isinstance(algorithm, Behaviors):
+            algorithm.check_segments(_AS_COLLECTED)
         self._training = training
 
     def run(  # type: ignore[override]

@@ -50,14 +50,19 @@ class Resumable(Protocol):
 
 
 def check_reported(metrics: Sequence[Any]) -> None:
-    """ValueError for what a trainer cannot report, such as a class in the place of its object, or the same name twice."""
+    """ValueError for what a trainer cannot report: a class in the place of its object, a name that is none or comes twice."""
     names: list[str] = []
     for metric in metrics:
-        if isinstance(metric, type) or not isinstance(metric, Reported):
+        if isinstance(metric, type) or not isinstance(metric, Reported) or not callable(metric.result):
             what = f"the class {metric.__name__}" if isinstance(metric, type) else repr(metric)
             raise ValueError(
                 f"metrics of a driver has {what}: a metric is an object with a name and a result(), in gin made by @name(), with "
                 "parentheses; a function belongs into observers."
+            )
+        if not isinstance(metric.name, str) or not metric.name:
+            kind = type(metric).__name__
+            raise ValueError(
+                f"The metric {kind} of a driver has the name {metric.name!r}: give it a text, name = {kind!r}."
             )
         if metric.name in names:
             own = f"own/{type(metric).__name__}"

@@ -36,7 +36,7 @@ class _Pair(NamedTuple):
     called: str
 
 
-def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "initialize_from") -> list[str]:
+def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "initialize_from") -> list[Origin]:
     """Sets the weights of an algorithm to those of checkpoints; optimisers and counters stay new.
 
     Behaviors that do not learn also explore as those that they come from did in the end.
@@ -53,7 +53,7 @@ def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "ini
       setting: what `source` is given as, for errors.
 
     Returns:
-      the paths of the checkpoints, without suffix.
+      whose weights went where.
 
     Raises:
       CheckpointError: there is no such checkpoint, it is damaged, has no such behavior, or nothing in it fits.
@@ -68,7 +68,7 @@ def load_weights(algorithm: OffPolicyAlgorithm, source: str, setting: str = "ini
             # A run that goes on there may have let it go since it was looked at.
             why = damage_of(origin.path) or e.message
             raise CheckpointError(f"{what}: {origin.path} cannot be read any more: {why}.") from e
-    return [origin.path for origin in found]
+    return found
 
 
 def _load(algorithm: OffPolicyAlgorithm, origin: Origin, what: str) -> None:

@@ -459,7 +459,7 @@ class Trainer(Improver):
         self._saver.restore(self.algorithm, objects, lambda: self._reached() is not None)
         if self._self_play is not None:
             # Its hook runs before that of a driver, which publishes what it has set.
-            self._self_play.begin()
+            self._self_play.begin(self._saver.given)
         return metrics
 
     def _reward(self) -> tuple[float, int] | tuple[()]:

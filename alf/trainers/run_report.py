@@ -76,7 +76,7 @@ class RunReport:
           workers: what is known of those that collect in other processes, see `worker_table`; None without any.
 
         Raises:
-          ValueError: a metric of the driver is none, or has the name of another.
+          ValueError: a metric of the driver is none, or has no name, or that of another.
         """
         check_reported(driver.get_metrics())
         self._root_dir = root_dir

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -45,12 +45,14 @@ class Saver:
       checkpointer: writes and reads, after `restore`.
       path: the newest checkpoint, without suffix; None while there is none.
       memory_lost: a replay memory that there was at the restored checkpoint is not there any more.
+      given: the behaviors that `initialize_from` names, where a new run has begun with it.
       lacks_evaluation: an evaluation beside training has ended since the newest checkpoint.
     """
 
     checkpointer: Checkpointer
     path: str | None
     memory_lost = False
+    given: Collection[str] = ()
     lacks_evaluation = False
 
     def __init__(self, root_dir: str, config: TrainerConfig, counters: Counters) -> None:
@@ -112,7 +114,7 @@ class Saver:
             if config.exact_resume:
                 run_facts.warn_of_another_seed(self.checkpointer.index.run, config.random_seed)
         elif config.initialize_from:
-            load_weights(algorithm, config.initialize_from)
+            self.given = {o.target for o in load_weights(algorithm, config.initialize_from) if o.target is not None}
         if path is not None or config.initialize_from:
             algorithm.after_restore()
         if path is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import gin
@@ -148,11 +149,16 @@ class Versions(tf.Module):
 
     # ---- playing ----
 
-    def begin(self) -> None:
-        """Follows the algorithm from now on; in a new run its weights become the first version, and the opponent."""
+    def begin(self, given: Collection[str] = ()) -> None:
+        """Follows the algorithm from now on; a new run begins with a first version, which the opponent plays.
+
+        Args:
+          given: names of the behaviors that were given weights by name; the opponent's own are the first version where it
+            is one of them, else the learner's.
+        """
         algorithm = self._held.algorithm
         if not int(self._made):
-            self._keep()
+            self._keep(of_opponent=self._held.settings.opponent in given)
             self._play(0)
         algorithm.add_experience_observer(self._observe)
         algorithm.add_after_train_hook(self._after_train)
@@ -230,11 +236,11 @@ class Versions(tf.Module):
         for mine, theirs in self._held.pairs:
             theirs.assign(mine)
 
-    def _keep(self) -> None:
-        """Makes the learner's weights a version, in the place of the oldest where the window is full."""
+    def _keep(self, of_opponent: bool = False) -> None:
+        """Makes the learner's weights, or the opponent's, a version, in the place of the oldest where the window is full."""
         slot = int(self._made) % self._window
-        for (mine, _), kept in zip(self._held.pairs, self._kept, strict=True):
-            kept.scatter_nd_update([[slot]], mine[tf.newaxis])
+        for (mine, theirs), kept in zip(self._held.pairs, self._kept, strict=True):
+            kept.scatter_nd_update([[slot]], (theirs if of_opponent else mine)[tf.newaxis])
         self._elo.scatter_nd_update([[slot]], [self.elo])
         self._made.assign_add(1)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, StepType
+from alf.environments import create_environment
+from alf.environments.agent_tasks import RockPaperScissors
 from alf.environments.agents import IDLE
+from alf.environments.agents_env import AgentsEnv
+from alf.environments.random_limits import RandomTimeLimit
 from alf.trainers.matches import Match, Matches, expected_score
 
 FIRST, MID, LAST = (int(s) for s in (StepType.FIRST, StepType.MID, StepType.LAST))
@@ -32,21 +39,27 @@ def _script(rng, rows):
             # What slots say when they begin or idle means nothing, and must not be counted.
             choices = [FIRST, IDLE] if kind == FIRST else [MID, LAST, IDLE]
             slots.append((rng.choice(choices, count), rng.integers(-1, 2, count).astype(float)))
-        life.append((kind, slots, float(number), number // 2))
+        seen = float(number)
+        if kind == LAST and rng.random() < 0.3:
+            # A crash: nobody ends or gets anything, and what is seen is seen again.
+            seen = life[-1][2]
+            slots = [(np.where(kinds == LAST, IDLE, kinds), np.zeros(len(kinds))) for kinds, _ in slots]
+        life.append((kind, slots, seen, number // 2))
         kind = FIRST if kind == LAST else int(rng.choice([MID, MID, LAST]))
     return life
 
 
 def _oracle(life):
     """The matches of a life, by a loop over its steps."""
-    found, lead, version = [], 0.0, 0
-    for kind, slots, _, at in life:
+    found, lead, version, before = [], 0.0, 0, None
+    for kind, slots, seen, at in life:
         if kind == FIRST:
             lead, version = 0.0, at
         gains = [sum(r for s, r in zip(*slot, strict=True) if s in (MID, LAST)) / len(slot[0]) for slot in slots]
         lead += gains[0] - gains[1]
-        if kind == LAST:
+        if kind == LAST and seen != before:
             found.append(Match(0.5 if abs(lead) < 1e-9 else float(lead > 0), version))
+        before = seen
     return found
 
 
@@ -98,3 +111,63 @@ def test_an_episode_with_a_gap_counts_for_nothing():
     assert matches.take(_experience([life], 0, 2)) == []
     assert matches.take(_experience([life], 3, 3)) == [], "what went before the end is not known"
     assert matches.take(_experience([life], 6, 2)) == [Match(1.0, 0)], "this one is known whole"
+
+
+class _Told(gymnasium.Wrapper):
+    """Crashes now and then, and notes the score of each episode that comes to its end."""
+
+    def __init__(self, env, crash, rng, scores):
+        super().__init__(env)
+        self.crash, self.rng, self.scores = crash, rng, scores
+        self.lead = 0.0
+
+    def reset(self, **kwargs):
+        self.lead = 0.0
+        return self.env.reset(**kwargs)
+
+    def step(self, action):
+        if self.rng.random() < self.crash:
+            raise RuntimeError("The game has crashed.")
+        result = self.env.step(action)
+        left, right = (float(result[0][name]["reward"][0]) for name in ("left", "right"))
+        self.lead += left - right
+        if result[2] or result[3]:
+            self.scores.append(0.5 if self.lead == 0.0 else float(self.lead > 0.0))
+        return result
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("crash", [0.0, 0.1])
+def test_what_a_crash_has_cut_or_made_up_counts_for_nothing(crash, told):
+    """Three games at once, of two, three and five hands: a crash finds some at their end, others in the middle.
+
+    Their time limit ends the agents' episodes, or is one that no agent is told of; it counts in both cases.
+    """
+    rng, scores, limits = np.random.default_rng(0), [], itertools.cycle([2, 3, 5])
+
+    def make():
+        limit, names = next(limits), {"player_0": "left", "player_1": "right"}
+        game = AgentsEnv(RockPaperScissors(9), names, max_episode_steps=limit if told else None)
+        # What is stepped before a crash is lost with it, so only the game that is stepped first crashes.
+        chance = crash if limit == 2 else 0.0
+        return _Told(game if told else RandomTimeLimit(game, limit, limit), chance, rng, scores)
+
+    env = create_environment(make, num_parallel_environments=3, seed=1, max_restarts=999, max_restarts_per_window=999)
+    # The left one never shows the same twice in a row, so that nothing looks repeated which is not.
+    played = [env.reset()]
+    for t in range(300):
+        hands = {"left": np.full((3, 1), t % 3), "right": rng.integers(0, 3, (3, 1))}
+        played.append(env.step(hands))
+    assert (env.restarts > 10) == (crash > 0.0)
+    env.close()
+    matches, found, length = Matches("left", "right"), [], 4
+    ids, version = np.arange(3, dtype=np.int32), np.zeros((1, length, 3), np.int64)
+    steps = [ActionTimeStep(s.step_type, s.reward, s.discount, s.observation, (), ids) for s in played]
+    for begin in range(0, 300, length):
+        segment = tf.nest.map_structure(lambda *x: tf.stack(x)[tf.newaxis], *steps[begin : begin + length])
+        after = Bootstrap(tf.nest.map_structure(lambda x: tf.constant(x)[tf.newaxis], steps[begin + length]), ())
+        found += matches.take(Experience(*segment, (), (), (), version, after))
+    ended_last = int((played[-1].step_type == LAST).sum())
+    counted = len(scores) - ended_last
+    assert counted > 50
+    assert [match.score for match in found] == scores[:counted]

@@ -62,6 +62,21 @@ def test_what_is_no_metric_is_told_before_anything_is_collected(small_config, me
         _train(small_config, [metric], 2)
 
 
+@pytest.mark.parametrize("name", [None, "", 3, lambda self: "Actions"], ids=["None", "empty", "number", "method"])
+def test_a_metric_whose_name_is_no_text_is_told_before_anything_is_collected(small_config, name):
+    own = type("Own", (Actions,), {"name": name})()
+    with pytest.raises(
+        ValueError, match=r"^The metric Own of a driver has the name .*: give it a text, name = 'Own'\.$"
+    ):
+        _train(small_config, [own], 2)
+
+
+def test_a_metric_whose_result_is_no_method_is_told_before_anything_is_collected(small_config):
+    own = type("Own", (Actions,), {"result": 1.0})()
+    with pytest.raises(ValueError, match=r"metrics of a driver has .*Own object.*: a metric is an object with a name"):
+        _train(small_config, [own], 2)
+
+
 def test_a_metric_with_the_name_of_another_is_told_before_anything_is_collected(small_config):
     own = Actions()
     own.name = "AverageReturn"

@@ -168,6 +168,30 @@ def test_another_window_is_named_where_a_run_goes_on(small_config):
         other.create_trainer().initialize()
 
 
+@pytest.mark.parametrize(("source", "is_given"), [("right=left@OLD", True), ("left=OLD", False), ("OLD", False)])
+def test_an_opponent_that_is_given_weights_by_name_begins_with_them(small_config, tmp_path, source, is_given):
+    """They are the first version, which the opponent can play again; otherwise that is the learner's."""
+    bind_hands()
+    old = small_config(SyncOffPolicyTrainer, algorithm_ctor=HANDS, num_iterations=1, root_dir=str(tmp_path / "old"))
+    with old.create_trainer() as trainer:
+        trainer.train()
+        champion = _weights(trainer.algorithm.by_name["left"])
+    settings = {"random_seed": 9, "initialize_from": source.replace("OLD", str(tmp_path / "old"))}
+    config = small_config(SyncOffPolicyTrainer, algorithm_ctor=HANDS, self_play=QUICK, **settings)
+    with config.create_trainer() as trainer:
+        trainer.initialize()
+        left, right = (trainer.algorithm.by_name[name] for name in ("left", "right"))
+        given = champion if is_given else _weights(left)
+        assert _equal(_weights(left), champion) is not is_given
+        assert _equal(_weights(right), given)
+        play = trainer._self_play
+        assert (play.opponent, play.ratings) == (0, {0: 1200.0})
+        play._play(PRESENT)
+        assert _equal(_weights(right), _weights(left))
+        play._play(0)
+        assert _equal(_weights(right), given)
+
+
 @pytest.mark.learning
 def test_who_learns_rises_above_its_older_versions(small_config):
     """Eight hands an episode: older versions show one hand more often than others, and are beaten by what beats it."""

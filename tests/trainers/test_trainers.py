@@ -17,7 +17,7 @@ from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.utils.gin_utils import GinConfigError
-from tests.trainers.many_agents import behaviors, bind_pursuit, dqn, ppo
+from tests.trainers.many_agents import behaviors, bind_hands, bind_pursuit, dqn, ppo
 from tests.trainers.small_run import make_algorithm
 
 TRAINERS = [OnPolicyTrainer, SyncOffPolicyTrainer, AsyncOffPolicyTrainer]
@@ -300,6 +300,31 @@ def test_the_on_policy_trainer_refuses_a_behavior_that_samples(small_config):
     bind_pursuit()
     trainer = small_config(OnPolicyTrainer, algorithm_ctor=behaviors(chaser=ppo(), runner=dqn())).create_trainer()
     with pytest.raises(ValueError, match=r"The behavior 'runner' learns from samples .*@sync_off_policy_trainer"):
+        trainer.train()
+    assert not trainer.initialized, "a command tells it in a line"
+
+
+@pytest.mark.parametrize(
+    ("own", "length", "said"),
+    [
+        ({}, 2, "and unroll_length=2 is fewer: set it to at least 3"),
+        ({"mini_batch_length": 2}, 4, "and mini_batch_length=2 is fewer: set it to at least 3"),
+        ({"unroll_length": 2, "cut_episodes": "drop"}, 4, "and unroll_length=2 is fewer: set it to at least 3"),
+        ({}, 3, None),
+    ],
+)
+def test_the_on_policy_trainer_tells_of_short_segments_of_a_behavior(small_config, own, length, said):
+    """TrainerConfig.mini_batch_length, of which it has none, is not what is said to be too short."""
+    bind_hands()
+    gin.bind_parameter("OneStepTDLoss.n_step", 3)
+    sizes = {"whole_replay_buffer_training": True, "mini_batch_size": None, "mini_batch_length": None}
+    ctor = behaviors(left=dqn(**{**sizes, **own}), right=ppo())
+    settings = {"algorithm_ctor": ctor, "unroll_length": length, "mini_batch_length": 2, "num_iterations": 1}
+    trainer = small_config(OnPolicyTrainer, **settings).create_trainer()
+    if said is None:
+        trainer.train()
+        return
+    with pytest.raises(ValueError, match=rf"^The behavior 'left' cannot learn so: DqnAlgorithm looks 3 .* {said}\."):
         trainer.train()
     assert not trainer.initialized, "a command tells it in a line"
 
