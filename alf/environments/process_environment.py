@@ -78,7 +78,7 @@ class _ErrorQueue:
         except queue.Empty:
             raise ChildProcessError(
                 "A worker process failed with an exception that cannot be pickled, of which no more is known than what "
-                "the worker has printed: define its class at the top of a module, or let the callable make one "
+                "the worker may have printed: define its class at the top of a module, or let the callable make one "
                 'environment and set create_environment.vectorization = "async", which tells such exceptions.'
             ) from None
 
