@@ -213,12 +213,15 @@ class _RaisesLocalError(FailingEnv):
         except ValueError as error:
             raise LocalError("no scene") from error
 
+    def close(self) -> None:
+        time.sleep(0.5)  # Python prints what it cannot send only in a process that does not end yet.
+        super().close()
+
 
 @pytest.mark.parametrize("wrappers", [0, 1])
 def test_an_exception_that_never_comes_out_of_a_users_worker_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, wrappers: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], wrappers: int
 ) -> None:
-    """Python's worker prints it, unless it is on its way to its end by then."""
     monkeypatch.setattr(process_environment, "_ERROR_TIMEOUT_SECS", 1.0)
     flag = tmp_path / "flag"
     make, pids = _rows_and_wrappers(monkeypatch, functools.partial(_RaisesLocalError, "raise", str(flag)), wrappers)
@@ -233,4 +236,5 @@ def test_an_exception_that_never_comes_out_of_a_users_worker_is_not_waited_for(
     with pytest.raises(ChildProcessError, match=r"cannot be pickled, .* printed: define its class at the top"):
         bounded_call(lambda: [env.step(np.zeros(3, np.int64)) for _ in range(3)], 20.0, "steps")
     env.close()
+    assert "_RaisesLocalError.step.<locals>.LocalError" in capfd.readouterr().err
     assert not any(psutil.pid_exists(pid) for pid in pids)
