@@ -12,7 +12,7 @@ from alf.distributed.engine import Engine
 from alf.distributed.remote_evaluator import RemoteEvaluator
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
-from alf.metrics.episode_video import Picture
+from alf.metrics.episode_video import EpisodeVideo, Picture
 from alf.trainers.config import TrainerConfig
 from alf.trainers.counts import Count
 from alf.trainers.evaluation_log import EvaluationLog, Played
@@ -29,7 +29,12 @@ def make_evaluator(engine: Engine, config: TrainerConfig, learners: dict[str, An
       config: of the run.
       learners: what workers are told of that, see `remote.worker_settings`.
       rows: B, environments that it steps together.
+
+    Raises:
+      ValueError: a setting of `EpisodeVideo` is out of its range.
     """
+    # Made in the worker only: here its settings are looked at, and count as used.
+    EpisodeVideo()
     threshold = config.reward_success_threshold
     settings = {
         "learners": learners,

@@ -27,9 +27,11 @@ from alf.trainers.evaluation_result import Evaluation
 from alf.trainers.evaluation_worker import EvaluationWorker
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.policy_trainer import create_evaluation_environment
+from alf.trainers.remote_evaluation import make_evaluator
 from alf.trainers.run_index import RunIndex
 from alf.trainers.schedule import Schedule
 from alf.trainers.worker_table import lines, read_workers
+from alf.utils import gin_utils
 
 FIXED = "tests.trainers.fixed_episodes:FixedEpisodes"
 PATIENCE_SECS = 60.0
@@ -271,3 +273,14 @@ def test_a_schedule_ends_with_an_evaluation_of_what_it_ends_with(remote_config):
 def test_it_needs_something_to_evaluate(remote_config):
     with pytest.raises(ValueError, match="evaluation_worker=True has nothing to evaluate"):
         remote_config(evaluate=False)
+
+
+def test_settings_that_only_the_worker_uses_are_looked_at_in_the_learner(remote_config):
+    def evaluator(max_side):
+        gin.bind_parameter("EpisodeVideo.max_side", max_side)
+        return make_evaluator(InProcessEngine(), remote_config(), {}, 1)
+
+    evaluator(100)
+    assert "alf.EpisodeVideo.max_side" not in gin_utils.unused_bindings()
+    with pytest.raises(ValueError, match=r"EpisodeVideo\.max_side=2 must be at least 8"):
+        evaluator(2)
