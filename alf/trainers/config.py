@@ -63,7 +63,7 @@ class TrainerConfig:
         reward_success_threshold: float | Mapping[str, float] | None = None,
         evaluate_beside: bool = False,
         evaluation_worker: bool = False,
-        checkpoint_save_secs: float = 0.0,
+        checkpoint_save_secs: float | None = None,
         checkpoint_env_steps: int = 0,
         checkpoint_at_evaluation: bool = False,
         checkpoint_milestones: int = 0,
@@ -138,7 +138,8 @@ class TrainerConfig:
             goes on. One that is due while another one is running is left out.
           evaluation_worker: the same, but with `num_workers` one more worker plays the evaluations, in a process of its own.
             If it is lost they are played again or left out, and training goes on.
-          checkpoint_save_secs: also save when so many seconds have passed since the last checkpoint; 0 for never.
+          checkpoint_save_secs: also save when so many seconds have passed since the last checkpoint; 0 for never; None for
+            600, but never with `exact_resume`, where nothing may follow the clock.
           checkpoint_env_steps: also save each time the environment steps pass a multiple of this; 0 for never.
           checkpoint_at_evaluation: save at every evaluation, not only when its return is the best so far.
           checkpoint_milestones: every k-th checkpoint is kept for ever; 0 for none.

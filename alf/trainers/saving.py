@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # After this many failures in a row to write a checkpoint, training ends.
 MAX_FAILURES = 3
 
+# Without `checkpoint_save_secs`.
+_SAVE_SECS = 600.0
+
 
 class NonFiniteError(ArithmeticError):
     """The loss or the weights are NaN or infinite: what was learned is lost since the last checkpoint."""
@@ -245,7 +248,10 @@ class Saver:
         every = config.checkpoint_env_steps
         if every and counters.env_steps // every > self._saved_steps // every:
             return True
-        return bool(config.checkpoint_save_secs) and time.monotonic() - self._saved_secs >= config.checkpoint_save_secs
+        secs = config.checkpoint_save_secs
+        if secs is None:
+            secs = 0.0 if config.exact_resume else _SAVE_SECS
+        return bool(secs) and time.monotonic() - self._saved_secs >= secs
 
     def save(self, kinds: Sequence[str] = ("periodic",), reward: float | None = None, reward_episodes: int = 0) -> None:
         """Writes a checkpoint of this moment; a failure is logged, the third in a row is raised.

@@ -9,8 +9,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alf.trainers import saving
 from alf.trainers.checkpoint_files import MODELS_DIR, REPLAY_DIR
 from alf.trainers.checkpointing import Checkpointer
+from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.retention import Retention, delete_files, delete_leftovers
 from alf.trainers.run_index import Record, RunIndex
 
@@ -173,3 +175,20 @@ def test_no_directory_of_a_checkpoint_that_goes_is_left(tmp_path, place):
     (tmp_path / file).write_bytes(b"x")
     delete_files(str(tmp_path), _record(1, files=[file]), [])
     assert os.listdir(tmp_path / place) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"checkpoint_interval": 0}, [1, 2, 3]),
+        ({"checkpoint_interval": 0, "checkpoint_save_secs": 0}, [3]),
+        ({"checkpoint_interval": 2, "exact_resume": True}, [0, 2, 3]),
+    ],
+)
+def test_a_run_saves_by_the_clock_unless_told_otherwise_or_where_nothing_may_follow_it(
+    small_config, tmp_path, monkeypatch, settings, expected
+):
+    assert saving._SAVE_SECS == 600
+    monkeypatch.setattr(saving, "_SAVE_SECS", 1e-6)
+    small_config(SyncOffPolicyTrainer, num_iterations=3, **settings).create_trainer().train()
+    assert [r.step for r in RunIndex.load(str(tmp_path / "run")).records()] == expected
