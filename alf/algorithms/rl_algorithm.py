@@ -99,8 +99,10 @@ class RLAlgorithm(Algorithm):
           summarize_action_distributions: report the parameters of the action distributions, likewise.
 
         Raises:
-          ValueError: discrete actions are not numbered from 0.
+          ValueError: discrete actions are not numbered from 0, or its class defines a method of ALF's earlier releases that
+            nothing calls, such as `summarize_train`.
         """
+        contracts.check_methods(type(self))
         super().__init__(
             train_state_spec=train_state_spec,
             predict_state_spec=predict_state_spec,

@@ -216,3 +216,29 @@ def test_rollout_is_told_what_it_is_asked_for() -> None:
         (PolicyDriver.OFF_POLICY_TRAINING, RLAlgorithm.ROLLOUT),
     ):
         assert algorithm.asked_by(PolicyDriver(env, algorithm, mode=mode).run) == {told}
+
+
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [
+        ("summarize_train", r"give what it reported as LossInfo\.extra of calc_loss"),
+        ("summarize_rollout", r"give what it reported as LossInfo\.extra of calc_loss"),
+        ("training_summary", r"give what it reported as LossInfo\.extra of calc_loss"),
+        ("summarize_metrics", r"give metrics to the driver, such as AsyncOffPolicyDriver\.metrics"),
+        ("set_metrics", r"give metrics to the driver, such as AsyncOffPolicyDriver\.metrics"),
+    ],
+)
+def test_a_method_of_earlier_releases_that_nothing_calls_is_told_of(method: str, advice: str) -> None:
+    class Reporting(Own):
+        pass
+
+    setattr(Reporting, method, lambda self, *args: None)
+
+    class Ported(Reporting):
+        pass
+
+    with pytest.raises(
+        ValueError,
+        match=rf"^Ported defines {method}, which ALF's earlier releases called and nothing calls here: {advice}, .*out",
+    ):
+        Ported()
