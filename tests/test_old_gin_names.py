@@ -171,6 +171,7 @@ GONE = {
     "import alf.networks.actor_rnn_network": "TF-Agents' ActorRnnNetwork and CriticRnnNetwork",
     "alf.networks.critic_rnn_network.CriticRnnNetwork.lstm_size = (40,)": "TF-Agents' ActorRnnNetwork and CriticRnnNetwork",
     "import alf.utils.encoding_network": "use @EncodingNetwork",
+    "suite_gym.wrap_env.max_episode_steps = 5": "suite_gym.load wraps environments: bind its gym_env_wrappers",
 }
 
 

@@ -20,10 +20,14 @@ from alf.utils.gin_utils import named_callable
 
 
 def drop_tf_agents_loader(suite: str) -> None:
-    """Takes TF-Agents' loader of an old suite from gin, which would make `@suite.load` ambiguous."""
-    selector = f"tf_agents.environments.{suite}.load"
-    if selector in gin.config._REGISTRY:
-        gin.config._REGISTRY.pop(selector)
+    """Takes TF-Agents' loader of an old suite from gin, which would make `@suite.load` ambiguous.
+
+    And what wraps its environments, which is never called: who binds its arguments is to hear of it.
+    """
+    for name in ("load", "wrap_env"):
+        selector = f"tf_agents.environments.{suite}.{name}"
+        if selector in gin.config._REGISTRY:
+            gin.config._REGISTRY.pop(selector)
 
 
 drop_tf_agents_loader("suite_gym")

@@ -64,6 +64,10 @@ _REMOVED = (
         "suite_gym.load hands what it does not know itself to the environment: bind suite_gym.load.ARGUMENT instead, such as "
         "suite_gym.load.max_episode_steps.",
     ),
+    _Removed(
+        r"(.*\.)?suite_gym\.wrap_env",
+        "suite_gym.load wraps environments: bind its gym_env_wrappers, env_wrappers and max_episode_steps.",
+    ),
     _Removed(r"tf\.optimizers\.(\w+)", r"Optimizers of TensorFlow: write \1, or tf.keras.optimizers.\1 in full."),
     _Removed(
         r"SequentialLayer|(utils\.)?mlp_layers|alf\.utils\.encoding_network(\..*)?",
