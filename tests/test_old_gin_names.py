@@ -157,6 +157,21 @@ GONE = {
     "MerlinAlgorithm.latent_dim = 3": "for memory use recurrent networks",
     "mbrl/RandomShootingAlgorithm.population_size = 5000": "no model-based planning",
     "create_environment.env_load_fn = @suite_socialbot.load": "use a MuJoCo environment",
+    "gym.envs.registration.EnvSpec.make.max_episode_steps = 5": "suite_gym.load hands .*: bind suite_gym.load.ARGUMENT",
+    "ac/tf.optimizers.Adam.learning_rate = 1e-3": r"write Adam, or tf\.keras\.optimizers\.Adam in full",
+    "Agent.optimizer = @tf.optimizers.SGD()": r"write SGD, or tf\.keras\.optimizers\.SGD in full",
+    "Agent.encoding_network = @SequentialLayer()": "use @EncodingNetwork",
+    "mlp_layers.fc_layer_params = (100,)": "use @EncodingNetwork",
+    "get_vocab_size.load_fn = 1": "write the number itself",
+    "add_variables_summaries.data = 1": "TrainerConfig.summarize_grads_and_vars = True",
+    "summary_utils.add_gradients_summaries.data = 1": "TrainerConfig.summarize_grads_and_vars = True",
+    "SyncUniformExperienceReplayer.batch_size = 3": "exp_replayer = 'uniform'",
+    "ReplayBuffer.device = 'cpu:*'": "is in the memory of the machine and needs no name: take this line out",
+    "ReplayBuffer.name = 'memory'": "needs no name: take this line out",
+    "import alf.networks.actor_rnn_network": "TF-Agents' ActorRnnNetwork and CriticRnnNetwork",
+    "alf.networks.critic_rnn_network.CriticRnnNetwork.lstm_size = (40,)": "TF-Agents' ActorRnnNetwork and CriticRnnNetwork",
+    "import alf.utils.encoding_network": "use @EncodingNetwork",
+    "suite_gym.wrap_env.max_episode_steps = 5": "suite_gym.load wraps environments: bind its gym_env_wrappers",
 }
 
 

@@ -14,6 +14,7 @@ from alf.algorithms.agent_parts import (
     AgentInfo,
     AgentState,
     by_size,
+    check_entropy_target,
     check_parts,
     goal_of,
     of_part,
@@ -117,7 +118,8 @@ class Agent(OffPolicyAlgorithm):
         Raises:
           ValueError: `rl_algorithm_cls` makes no algorithm, the encoding network is recurrent or the RL algorithm takes none,
             masks of actions would be normalised or encoded, or stand beside a goal, a part is made for what another does not
-            give, does not act, or has a `reward_shaping_fn` or an `observation_transformer` of its own.
+            give, does not act, cannot be called as it will be, or has a `reward_shaping_fn` or an `observation_transformer` of
+            its own.
         """
         check_constructor("Agent.rl_algorithm_cls", rl_algorithm_cls)
         check_made(
@@ -166,6 +168,7 @@ class Agent(OffPolicyAlgorithm):
         if enforce_entropy_target:
             make = entropy_target_cls or EntropyTargetAlgorithm
             self._entropy_target = make(action_spec=action_spec, debug_summaries=debug_summaries)
+            check_entropy_target(name, self._entropy_target)
         self._observation_normalizer = observation_normalizer
         self._reward_normalizer = reward_normalizer
         if observation_normalizer is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from alf.algorithms.algorithm import Algorithm
 from alf.algorithms.curiosity import CuriosityAlgorithm
 from alf.algorithms.normalization import ObservationNormalizer
 from alf.algorithms.rl_algorithm import RLAlgorithm
@@ -42,6 +44,25 @@ def check_part(name: str, inside: RLAlgorithm) -> None:
             raise ValueError(
                 f"{name} does not use the {argument} of the {type(inside).__name__} inside of it: set Agent.{argument} instead."
             )
+
+
+def check_entropy_target(name: str, target: Any) -> None:
+    """Raises ValueError where what the agent called `name` has for an entropy target cannot be called as it does."""
+    if not isinstance(target, Algorithm):
+        raise ValueError(f"{name}: entropy_target_cls made {target!r}: derive its class from EntropyTargetAlgorithm.")
+    calls: dict[str, tuple[Callable[..., Any], int]] = {
+        "train_step((distribution, step_type))": (target.train_step, 1),
+        "calc_loss(training_info, valid)": (target.calc_loss, 2),
+        "after_train(training_info, valid)": (target.after_train, 2),
+    }
+    for call, (method, arguments) in calls.items():
+        taken = inspect.signature(method)
+        try:
+            taken.bind(*[None] * arguments)
+        except TypeError as e:
+            raise ValueError(
+                f"{name} calls {call} of the {type(target).__name__} that entropy_target_cls made, and it has {taken}: {e}."
+            ) from e
 
 
 def check_parts(
@@ -81,6 +102,11 @@ def check_parts(
         observation_normalizer.check_spec(transformed_spec)
     if rl_algorithm.actor_field is not None:
         _check_actor_field(name, rl_algorithm.actor_field, goal_generator, encoder)
+    if curiosity is not None and not isinstance(curiosity, CuriosityAlgorithm):
+        raise ValueError(
+            f"{name}: intrinsic_curiosity_module is a {type(curiosity).__name__}: derive its class from "
+            "alf.algorithms.curiosity.CuriosityAlgorithm, whose train_step is given transitions."
+        )
     if curiosity is not None:
         curiosity.check_goal(() if goal_generator is None else goal_generator.action_spec)
 

@@ -14,6 +14,28 @@ from alf.utils import nest_utils
 # What every training reports.
 _TAKEN = ("loss", "grad_norm")
 
+_IN_EXTRA = "give what it reported as LossInfo.extra of calc_loss"
+_BY_DRIVER = "give metrics to the driver, such as AsyncOffPolicyDriver.metrics"
+# Methods that drivers and learners of ALF's earlier releases called.
+_NEVER_CALLED = {
+    "summarize_train": _IN_EXTRA,
+    "summarize_rollout": _IN_EXTRA,
+    "training_summary": _IN_EXTRA,
+    "summarize_metrics": _BY_DRIVER,
+    "metric_summary": _BY_DRIVER,
+    "set_metrics": _BY_DRIVER,
+}
+
+
+def check_methods(kind: type) -> None:
+    """Raises ValueError where a class of algorithms defines a method that nothing calls any more."""
+    for name, instead in _NEVER_CALLED.items():
+        if any(name in vars(base) for base in kind.__mro__):
+            raise ValueError(
+                f"{kind.__name__} defines {name}, which ALF's earlier releases called and nothing calls here: {instead}, and "
+                "take the method out."
+            )
+
 
 def check_predict(name: str, predict: Callable[..., Any]) -> None:
     """Raises ValueError where `predict` cannot be called as evaluations do.

@@ -349,7 +349,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         mini_batch_size: int | None = None,
         mini_batch_length: int | None = None,
     ) -> int:
-        """Trains on `experience` [B', T, ...] itself; arguments and result as in `train`."""
+        """Trains on `experience` [B', T, ...] itself, steps as `observe` takes them; arguments and result as in `train`."""
         begin = time.monotonic()
         batch, length = minibatch.sizes(experience)
         plan = minibatch.plan(batch, length, num_updates, mini_batch_size, mini_batch_length)

@@ -27,8 +27,8 @@ from alf.utils.action_masks import ActionMasks
 from alf.utils.common import add_outer_dims, as_list, cast_transformer, is_stateless, zeros_from_spec
 from alf.utils.random_actions import random_actions
 
-# What `rollout` is asked for.
-ON_POLICY_TRAINING = 0
+# What `rollout` is asked for; also attributes of RLAlgorithm.
+ON_POLICY_TRAINING = 0  # acting where nothing is recorded, as in evaluations without a `predict`
 OFF_POLICY_TRAINING = 1  # re-running recorded steps for the loss: no side effects
 ROLLOUT = 2  # acting to collect experience
 PREPARE_SPEC = 3  # fake data, only to learn shapes: no side effects
@@ -62,6 +62,12 @@ class RLAlgorithm(Algorithm):
     once per batch.
     """
 
+    # What `rollout` is asked for: see there.
+    ON_POLICY_TRAINING = ON_POLICY_TRAINING
+    OFF_POLICY_TRAINING = OFF_POLICY_TRAINING
+    ROLLOUT = ROLLOUT
+    PREPARE_SPEC = PREPARE_SPEC
+
     # From observations to actions or their distributions, in algorithms that have such a network.
     _actor_network: Any = None
 
@@ -93,8 +99,10 @@ class RLAlgorithm(Algorithm):
           summarize_action_distributions: report the parameters of the action distributions, likewise.
 
         Raises:
-          ValueError: discrete actions are not numbered from 0.
+          ValueError: discrete actions are not numbered from 0, or its class defines a method of ALF's earlier releases that
+            nothing calls, such as `summarize_train`.
         """
+        contracts.check_methods(type(self))
         super().__init__(
             train_state_spec=train_state_spec,
             predict_state_spec=predict_state_spec,
@@ -244,7 +252,9 @@ class RLAlgorithm(Algorithm):
         Args:
           time_step: transformed, [B, ...].
           state: nest as `train_state_spec` [B, ...]; rows at FIRST are already zero.
-          mode: one of the constants of this module.
+          mode: what for. ROLLOUT: to collect, in every driver. OFF_POLICY_TRAINING: recorded steps are run again, for the loss
+            and for what is exported. PREPARE_SPEC: on zeros, to learn shapes. ON_POLICY_TRAINING: acting of which nothing
+            is recorded, by the default `predict` and a PolicyDriver of that mode.
 
         Returns:
           PolicyStep(action, state, info); `info` is recorded and comes back as `rollout_info`.
@@ -373,11 +383,16 @@ class RLAlgorithm(Algorithm):
         return self._recorded.observers
 
     def add_experience_observer(self, f: Callable[[Experience], None]) -> None:
-        """Adds a function that gets every experience; shapes as in `observe`."""
+        """Adds a function that gets every experience, as `observe` is given it: of transformed steps."""
         self._recorded.observers.append(f)
 
     def observe(self, exp: Experience) -> None:
-        """Hands experience [Q, T, B, ...] (or [B, ...], one step) to the observers."""
+        """Hands experience [Q, T, B, ...] (or [B, ...], one step) to the observers.
+
+        Args:
+          exp: of steps as `transform_timestep` gives them, which is not applied again: rewards are shaped, observations
+            transformed. Drivers record such; of raw steps the learner would learn something else without a word.
+        """
         self.count_env_steps(math.prod(exp.step_type.shape))
         if not self.need_full_rollout_state():
             exp = exp._replace(state=())

@@ -35,6 +35,11 @@ def count_environments(envs: Sequence[Any] | None, env_f: Callable[[], Any] | No
         raise ValueError("Give the environments either as envs=[...] or as env_f=... with num_envs=...")
     if envs is None and (not num_envs or num_envs < 1):
         raise ValueError(f"env_f needs num_envs of at least 1, got {num_envs}.")
+    if callable(envs):
+        raise ValueError(
+            f"AsyncOffPolicyDriver takes a list of batched environments, got {envs!r}: a function that makes one is given by "
+            "name, as env_f=..., with num_envs=..."
+        )
     if envs is not None and not isinstance(envs, Sequence):
         raise ValueError(f"AsyncOffPolicyDriver takes a list of batched environments, got {envs!r}: write [env].")
     if envs is not None and not envs:

@@ -262,15 +262,17 @@ def check_stepping(stepping: str) -> None:
         raise ValueError(f"stepping={stepping!r} is not one of {', '.join(STEPPING)}.")
 
 
-def driver_seeds(random_seed: int | None, algorithm: OffPolicyAlgorithm) -> np.random.SeedSequence:
+def driver_seeds(random_seed: int | None, algorithm: OffPolicyAlgorithm, learns: bool = True) -> np.random.SeedSequence:
     """The source of a driver's seeds: other ones than whatever else uses `random_seed`, and others after a resume.
 
-    Seeds training too; with a seed that is drawn only where nobody has.
+    Seeds training too, where `learns`; with a seed that is drawn only where nobody has.
     """
     if random_seed is None:
         drawn = np.random.SeedSequence()
-        algorithm.set_seed(int(drawn.generate_state(1)[0]), again=False)
+        if learns:
+            algorithm.set_seed(int(drawn.generate_state(1)[0]), again=False)
         return drawn
     check_range(0, random_seed=random_seed)
-    algorithm.set_seed(random_seed)
+    if learns:
+        algorithm.set_seed(random_seed)
     return np.random.SeedSequence([random_seed, int(algorithm.iterations), _SEED_TAG])

@@ -39,7 +39,8 @@ class OnPolicyDriver(SyncOffPolicyDriver):
         """Creates the driver; arguments not named here as in SyncOffPolicyDriver.
 
         Args:
-          training: False only collects.
+          training: False only plays, by `rollout`, for the metrics and observers: the algorithm observes nothing, and its
+            replayer and seed stay those that another driver may train it with. To play by `predict` use PolicyDriver.
           train_interval: T, steps between two updates.
 
         Raises:
@@ -53,13 +54,14 @@ class OnPolicyDriver(SyncOffPolicyDriver):
                 f"{algorithm.learner.name} looks {ahead} steps ahead, and learns from segments of train_interval="
                 f"{train_interval} steps (TrainerConfig.unroll_length): set it to at least {ahead}."
             )
-        algorithm.use_rollout_state = True
+        self._learns = training
+        if training:
+            algorithm.use_rollout_state = True
         super().__init__(
             env, algorithm, train_interval, "one_time", observers, metrics, random_seed=random_seed, stepping=stepping
         )
         if training and isinstance(algorithm, Behaviors):
             algorithm.check_segments(_AS_COLLECTED)
-        self._training = training
 
     def run(  # type: ignore[override]
         self, max_num_steps: int | None = None, time_step: ActionTimeStep | None = None, policy_state: Nest = None
@@ -77,5 +79,5 @@ class OnPolicyDriver(SyncOffPolicyDriver):
     def _collect(self, segments: int) -> None:
         for _ in range(segments):
             self._observe([self._next_segment()])
-            if self._training:
+            if self._learns:
                 self._algorithm.train()

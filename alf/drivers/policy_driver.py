@@ -14,7 +14,7 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
 from alf.algorithms.contracts import check_prediction
-from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, ON_POLICY_TRAINING, RLAlgorithm
+from alf.algorithms.rl_algorithm import OFF_POLICY_TRAINING, ON_POLICY_TRAINING, ROLLOUT, RLAlgorithm
 from alf.data_structures import ActionTimeStep, Nest, PolicyStep, TimeStep
 from alf.drivers.base import Driver, batched, check_env
 from alf.drivers.collector import MEASURED_STEPS, SLOW_STEP_SECS, FreshObservations
@@ -60,7 +60,8 @@ class PolicyDriver(Driver):
           observers: called as `f(trajectory [B, ...])` at every step.
           metrics: called likewise; reported after the four standard ones.
           epsilon_greedy: the chance, a row, of a sampled instead of the most likely action, when predicting.
-          mode: PREDICT acts by `predict`, the others by `rollout`.
+          mode: PREDICT acts by `predict`, the others by `rollout`: OFF_POLICY_TRAINING asks it to collect. The algorithm
+            observes nothing in any of them: what it is to learn from is collected by SyncOffPolicyDriver or another one.
           random_seed: seeds action sampling; None draws one.
 
         Raises:
@@ -76,6 +77,7 @@ class PolicyDriver(Driver):
         super().__init__(algorithm, 1, self._env.batch_size, observers, metrics)
         self._epsilon_greedy = epsilon_greedy
         self._predicts = mode == PREDICT
+        self._rollout_mode = ON_POLICY_TRAINING if mode == ON_POLICY_TRAINING else ROLLOUT
         self._rng = np.random.default_rng(random_seed)
         self._executor = executor_for(algorithm.variables)
         self._act: Callable[..., Any] = Traced(for_host(self._act_in_loop))
@@ -335,7 +337,7 @@ class PolicyDriver(Driver):
                 specs = algorithm.action_spec, algorithm.predict_state_spec
                 check_prediction(algorithm.name, policy_step, self._env.batch_size, *specs)
             else:
-                policy_step = algorithm.rollout(time_step, state, OFF_POLICY_TRAINING)
+                policy_step = algorithm.rollout(time_step, state, self._rollout_mode)
         return PolicyStep(policy_step.action, policy_step.state, ())
 
     def _act_in_loop(self, time_step: ActionTimeStep, state: Nest, seed: tf.Tensor) -> PolicyStep:

@@ -20,7 +20,7 @@ from alf.drivers.threads import feed
 from alf.drivers.unroll import Segment, Unroller, inline_call_spec, inline_decision, inline_policy
 from alf.metrics.time_shares import Timings, together
 from alf.replay.experience_replayer import stack_segments
-from alf.utils.common import check_range
+from alf.utils.common import check_range, is_stateless
 from alf.utils.devices import on_host
 from alf.utils.tracing import Traced
 from alf.utils.uninterrupted import whole
@@ -32,6 +32,9 @@ class SyncOffPolicyDriver(Driver):
 
     The same traced unroll as the asynchronous driver's, without threads. Train between calls of `run`.
     """
+
+    # Whether the algorithm observes what is collected, and is made ready for it.
+    _learns = True
 
     def __init__(
         self,
@@ -70,9 +73,10 @@ class SyncOffPolicyDriver(Driver):
         super().__init__(algorithm, 1, env.batch_size, observers, metrics)
         self._unroll_length = unroll_length
         self._batch_size = env.batch_size
-        algorithm.set_exp_replayer(exp_replayer, env.batch_size, 1, unroll_length, 1)
+        if self._learns:
+            algorithm.set_exp_replayer(exp_replayer, env.batch_size, 1, unroll_length, 1)
         self._store = PolicyStore(algorithm.acting_variables())
-        seed = driver_seeds(random_seed, algorithm)
+        seed = driver_seeds(random_seed, algorithm, self._learns)
         self._teacher = None if teacher is None else Teacher(teacher, algorithm.action_spec)
         self._stacked = Traced(stack_segments)
         self._collector = Collector(env, 0, 0, seed.spawn(1)[0], (), stepping, teacher=self._teacher)
@@ -97,14 +101,15 @@ class SyncOffPolicyDriver(Driver):
           the time step [B, ...] and the policy state after the last step.
 
         Raises:
-          ValueError: `time_step` is not that of the last call, or `max_num_steps` is below 1.
+          ValueError: `time_step` or `policy_state` is not that of the last call, or `max_num_steps` is below 1.
         """
         check_range(1, max_num_steps=max_num_steps)
-        if time_step is not None and (self._position is None or time_step is not self._position[0]):
-            raise ValueError(
-                "The driver goes on where its environment stands: pass the time_step that the last run() returned, or None."
-            )
-        del policy_state
+        given = {"time_step": time_step, "policy_state": None if is_stateless(policy_state) else policy_state}
+        for (name, value), last in zip(given.items(), self._position or (None, None), strict=True):
+            if value is not None and value is not last:
+                raise ValueError(
+                    f"The driver goes on where its environment stands: pass the {name} that the last run() returned, or None."
+                )
         per_segment = self._unroll_length * self._batch_size
         self._collect(1 if max_num_steps is None else math.ceil(max_num_steps / per_segment))
         assert self._position is not None
@@ -146,6 +151,8 @@ class SyncOffPolicyDriver(Driver):
         return segment
 
     def _observe(self, segments: list[Segment]) -> None:
+        if not self._learns:
+            return
         parts = [segment.experience for segment in segments]
         with on_host():
             # Traced, it would be a graph for each number of segments, as large as they are many.

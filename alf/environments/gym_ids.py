@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -34,7 +36,30 @@ NO_LIMIT = 2**31 - 1
 # ALE ends its games by this argument, in frames, and ids of its games have one.
 _FRAMES = "max_num_frames_per_episode"
 
+# What the loaders of ALF's earlier releases took.
+_EARLIER = {
+    "discount": " Rewards are discounted by the algorithm: bind its gamma, such as ActorCriticLoss.gamma.",
+    "gym_kwargs": " Bind what was in it by its own name, suite_gym.load.NAME.",
+    "spec_dtype_map": " Specs have the dtypes of the spaces; an observation_transformer makes others of them.",
+}
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+
 _EXTRAS = {"ale_py": "atari", "box2d": "box2d", "mujoco": "mujoco"}
+
+
+@contextlib.contextmanager
+def known_arguments(what: str, given: Collection[str]) -> Iterator[None]:
+    """ValueError where the environment called `what`, made in the block, does not take one of the arguments `given`."""
+    try:
+        yield
+    except TypeError as error:
+        unknown = _UNEXPECTED.search(str(error))
+        if unknown is None or unknown[1] not in given:
+            raise
+        name = unknown[1]
+        raise ValueError(
+            f"{what} takes no argument {name!r}: take suite_gym.load.{name} out.{_EARLIER.get(name, '')}"
+        ) from error
 
 
 def make(environment_name: str, **kwargs: Any) -> gymnasium.Env:
@@ -45,11 +70,13 @@ def make(environment_name: str, **kwargs: Any) -> gymnasium.Env:
       **kwargs: as `gymnasium.make` takes them; `max_episode_steps` takes the place of the id's limit in frames, too.
 
     Raises:
-      ValueError: there is no such environment (any more), or its package is not installed; the message names what to do.
+      ValueError: there is no such environment (any more), its package is not installed, or it does not take one of `kwargs`;
+        the message names what to do.
     """
     register(environment_name)
     try:
-        env = gymnasium.make(environment_name, **kwargs)
+        with known_arguments(environment_name, kwargs):
+            env = gymnasium.make(environment_name, **kwargs)
         if kwargs.get("max_episode_steps") and _FRAMES not in kwargs and env.spec and _FRAMES in env.spec.kwargs:
             env.close()
             env = gymnasium.make(environment_name, **{**kwargs, _FRAMES: NO_LIMIT})

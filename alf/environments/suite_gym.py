@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,10 +20,14 @@ from alf.utils.gin_utils import named_callable
 
 
 def drop_tf_agents_loader(suite: str) -> None:
-    """Takes TF-Agents' loader of an old suite from gin, which would make `@suite.load` ambiguous."""
-    selector = f"tf_agents.environments.{suite}.load"
-    if selector in gin.config._REGISTRY:
-        gin.config._REGISTRY.pop(selector)
+    """Takes TF-Agents' loader of an old suite from gin, which would make `@suite.load` ambiguous.
+
+    And what wraps its environments, which is never called: who binds its arguments is to hear of it.
+    """
+    for name in ("load", "wrap_env"):
+        selector = f"tf_agents.environments.{suite}.{name}"
+        if selector in gin.config._REGISTRY:
+            gin.config._REGISTRY.pop(selector)
 
 
 drop_tf_agents_loader("suite_gym")
@@ -58,7 +63,7 @@ def load(
       What `create_environment` calls with a batch size and a seed.
 
     Raises:
-      ValueError: `max_episode_steps` is below 0, or one of the wrappers is none.
+      ValueError: `max_episode_steps` is below 0, one of the wrappers is none, or a callable does not take one of `env_kwargs`.
     """
     check_max_episode_steps(max_episode_steps)
     gym_env_wrappers, env_wrappers = wrapper_lists.by_kind(gym_env_wrappers, env_wrappers)
@@ -68,6 +73,7 @@ def load(
     user_make = _user_callable(environment_name)
     if user_make is not None:
         if env_kwargs or threads:
+            _check_taken(user_make, {**env_kwargs, **threads})
             user_make = functools.partial(user_make, **env_kwargs, **threads)
         if max_episode_steps is not None:
             user_make = wrapped_maker(user_make, (functools.partial(_limited, max_episode_steps),))
@@ -82,6 +88,16 @@ def load(
         make_envpool=functools.partial(_make_envpool, environment_name, gym_env_wrappers, {**env_kwargs, **threads}),
         env_wrappers=env_wrappers,
     )
+
+
+def _check_taken(make: Callable[..., Any], given: dict[str, Any]) -> None:
+    """ValueError where the callable does not take one of the arguments, by its signature."""
+    try:
+        signature = inspect.signature(make)
+    except ValueError:  # Some builtins have none.
+        return
+    with gym_ids.known_arguments(repr(make), given):
+        signature.bind_partial(**given)
 
 
 def check_max_episode_steps(max_episode_steps: int | None) -> None:
@@ -196,7 +212,9 @@ def _vector_maker(
 
     def make_vector(size: int, seeds: list[int]) -> BatchedEnvironment:
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        return VectorEnvironment(gymnasium.make_vec(name, num_envs=size, vectorization_mode=mode, **env_kwargs), seeds)
+        with gym_ids.known_arguments(name, env_kwargs):
+            env = gymnasium.make_vec(name, num_envs=size, vectorization_mode=mode, **env_kwargs)
+        return VectorEnvironment(env, seeds)
 
     return make_vector
 

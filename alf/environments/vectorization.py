@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 from absl import logging
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from tf_agents.environments import py_environment, tf_environment
 
 from alf.environments import wrapper_lists
 from alf.environments.batched_environment import BatchedEnvironment
@@ -126,8 +127,7 @@ class EnvironmentLoader:
             if not isinstance(made, gymnasium.Env):
                 raise TypeError(
                     "An environment must be a gymnasium.Env, a gymnasium.vector.VectorEnv, an EnvPool or an alf "
-                    f"BatchedEnvironment; got {type(made).__name__} from {_inner(self.make)}. One of several agents is loaded "
-                    "by create_environment.env_load_fn = @suite_agents.load."
+                    f"BatchedEnvironment; got {type(made).__name__} from {_inner(self.make)}{_what_else(made)}"
                 )
             # A vector environment shows the metadata of its environments, but not their wrappers.
             if (frames := frames_per_step(made)) > 1:
@@ -144,6 +144,13 @@ class EnvironmentLoader:
 
     def _again(self, size: int, seeds: list[int]) -> Callable[[], gymnasium.Env]:
         return lambda: _call(self.make, size, seeds[0])
+
+
+def _what_else(made: Any) -> str:
+    """The end of the sentence on what is no environment here."""
+    if isinstance(made, (py_environment.PyEnvironment, tf_environment.TFEnvironment)):
+        return ": have it return the gymnasium.Env that the environment of TF-Agents is made of."
+    return ". One of several agents is loaded by create_environment.env_load_fn = @suite_agents.load."
 
 
 def row_seeds(seed: Seed, batch_size: int) -> list[int]:

@@ -11,6 +11,11 @@ from alf.data_structures import Experience
 from alf.utils.tracing import Traced
 from alf.utils.untracked import Untracked
 
+NOTHING_TO_REPLAY = (
+    "There is nothing to replay: run a driver that collects first, such as SyncOffPolicyDriver (PolicyDriver has the algorithm "
+    "observe nothing), or do not clear it before training."
+)
+
 
 class ReplayTooSmallError(ValueError):
     """A memory can never hold what training is to draw from it; the message says what to set."""
@@ -74,7 +79,7 @@ class OnetimeExperienceReplayer(ExperienceReplayer):
 
     def replay_all(self) -> Experience:
         if self._exp.value is None:
-            raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
+            raise ValueError(NOTHING_TO_REPLAY)
         return self._batch_major(self._exp.value)
 
     def clear(self) -> None:

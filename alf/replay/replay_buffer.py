@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from alf.data_structures import Experience, Nest, StepType
+from alf.replay.experience_replayer import NOTHING_TO_REPLAY
 from alf.replay.frame_stacks import FrameStacks
 from alf.replay.stream_index import StreamIndex
 from alf.utils import nest_utils
@@ -307,7 +308,7 @@ class ReplayBuffer:
         self.check_whole()
         runs = self.index.runs()
         if not len(runs):
-            raise ValueError("There is nothing to replay: observe a batch first, or do not clear it before training.")
+            raise ValueError(NOTHING_TO_REPLAY)
         # The runs of a stream follow each other: of all but the last the next step is not known.
         streams, begin = np.unique(runs[:, 0], return_index=True)
         first, sizes = runs[begin, 1], np.add.reduceat(runs[:, 2] - runs[:, 1], begin)

@@ -333,6 +333,8 @@ def _hint(message: str) -> str:
     if match := _NO_MODULE.search(message):
         return f" {what_instead(match[1]) or ''}".rstrip()
     if match := _NO_PARAMETER.search(message):
+        if instead := what_instead(f"{match[1]}.{match[2]}"):
+            return f" {instead}"
         try:
             configurable = registry.get_match(match[1])
         except KeyError:

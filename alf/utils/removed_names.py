@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class _Removed(NamedTuple):
-    """Modules and configurables that a pattern matches in full, and what is said of them."""
+    """Modules, configurables and parameters that a pattern matches in full, and what is said of them.
+
+    The sentence may repeat groups of the match, as in `re.Match.expand`.
+    """
 
     names: str
     sentence: str
@@ -56,6 +59,41 @@ _REMOVED = (
         "This is of ALF's first releases: set TrainerConfig.algorithm_ctor = @Agent with Agent.rl_algorithm_cls, as the files "
         "in examples do, and TrainerConfig for what a run needs.",
     ),
+    _Removed(
+        r"(gym\.envs\.)?(registration\.)?EnvSpec\.make",
+        "suite_gym.load hands what it does not know itself to the environment: bind suite_gym.load.ARGUMENT instead, such as "
+        "suite_gym.load.max_episode_steps.",
+    ),
+    _Removed(
+        r"(.*\.)?suite_gym\.wrap_env",
+        "suite_gym.load wraps environments: bind its gym_env_wrappers, env_wrappers and max_episode_steps.",
+    ),
+    _Removed(r"tf\.optimizers\.(\w+)", r"Optimizers of TensorFlow: write \1, or tf.keras.optimizers.\1 in full."),
+    _Removed(
+        r"SequentialLayer|(utils\.)?mlp_layers|alf\.utils\.encoding_network(\..*)?",
+        "These layers are gone: use @EncodingNetwork(), TF-Agents' network, whose fc_layer_params are the sizes of its layers.",
+    ),
+    _Removed(
+        r"(common\.)?get_vocab_size",
+        "alf counts no words of an environment: write the number itself. alf.environments.wrappers has TextToBytes for texts.",
+    ),
+    _Removed(
+        r"(summary_utils\.)?add_(variables|gradients)_summaries",
+        "Set TrainerConfig.summarize_grads_and_vars = True, for the norms of every gradient and variable.",
+    ),
+    _Removed(
+        r"SyncUniformExperienceReplayer",
+        "Replayers are chosen by name: set exp_replayer = 'uniform' of the driver, such as SyncOffPolicyDriver.exp_replayer, and "
+        "ReplayBuffer.max_length.",
+    ),
+    _Removed(
+        r"(.*\.)?ReplayBuffer\.(device|name)",
+        "A replay buffer is in the memory of the machine and needs no name: take this line out.",
+    ),
+    _Removed(
+        r"alf\.networks\.(actor|critic)_rnn_network(\..*)?",
+        "TF-Agents' ActorRnnNetwork and CriticRnnNetwork are those: name them alone, without import, and give lstm_size.",
+    ),
     _Removed(r"alf\.experience_replayers(\..*)?", "Replayers are in alf.replay; gin files need not import them."),
     _Removed(
         r"alf\.examples(\..*)?",
@@ -68,9 +106,10 @@ def what_instead(name: str) -> str | None:
     """What to do about a module or a configurable that earlier releases had.
 
     Args:
-      name: as the gin file has it, without a scope.
+      name: as the gin file has it, without a scope; that of a parameter is CONFIGURABLE.PARAMETER.
 
     Returns:
       One or two sentences; None for a name that has never been there.
     """
-    return next((removed.sentence for removed in _REMOVED if re.fullmatch(removed.names, name)), None)
+    found = ((re.fullmatch(removed.names, name), removed.sentence) for removed in _REMOVED)
+    return next((match.expand(sentence) for match, sentence in found if match), None)

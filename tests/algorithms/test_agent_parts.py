@@ -15,8 +15,10 @@ from tf_agents.networks.value_network import ValueNetwork
 from alf.algorithms import minibatch
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent import Agent
+from alf.algorithms.algorithm import Algorithm
 from alf.algorithms.diayn_algorithm import DIAYNAlgorithm
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.entropy_target_algorithm import EntropyTargetAlgorithm
 from alf.algorithms.goal_generator import RandomCategoricalGoalGenerator
 from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
@@ -73,6 +75,52 @@ def test_skills_that_no_goal_generator_gives_are_told_of_as_the_agent_is_made() 
         made(goal_generator=RandomCategoricalGoalGenerator(OBS, 4))
     agent = made(goal_generator=RandomCategoricalGoalGenerator(OBS, 3))
     agent.train_from(experience(agent))
+
+
+class TwoArguments(EntropyTargetAlgorithm):
+    """Takes what an agent hands to it as one, as two."""
+
+    def train_step(self, distribution: Any, step_type: Any) -> Any:  # type: ignore[override]
+        raise AssertionError("is not called")
+
+
+class WithoutValid(EntropyTargetAlgorithm):
+    """Does not take which rows count."""
+
+    def calc_loss(self, training_info: Any) -> Any:  # type: ignore[override]
+        raise AssertionError("is not called")
+
+
+class Surprise(Algorithm):
+    """Of no use as an intrinsic reward."""
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (
+            lambda: {"enforce_entropy_target": True, "entropy_target_cls": TwoArguments},
+            r"calls train_step\(\(distribution, step_type\)\) of the TwoArguments that entropy_target_cls made, and it has "
+            r"\(distribution: .*, step_type: .*\).*: missing a required argument: 'step_type'\.",
+        ),
+        (
+            lambda: {"enforce_entropy_target": True, "entropy_target_cls": WithoutValid},
+            r"calls calc_loss\(training_info, valid\) of the WithoutValid that .*too many positional arguments",
+        ),
+        (
+            lambda: {"enforce_entropy_target": True, "entropy_target_cls": lambda **_: None},
+            r"entropy_target_cls made None: derive its class from EntropyTargetAlgorithm",
+        ),
+        (
+            lambda: {"intrinsic_curiosity_module": Surprise()},
+            r"intrinsic_curiosity_module is a Surprise: derive its class from alf\.algorithms\.curiosity\.CuriosityAlgorithm",
+        ),
+    ],
+    ids=["two_arguments", "without_valid", "none", "curiosity"],
+)
+def test_a_part_of_ones_own_that_cannot_be_called_is_told_of_as_the_agent_is_made(parts: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=rf"^AgentAlgorithm: .*{told}|^AgentAlgorithm {told}"):
+        make_agent(**parts())
 
 
 def _sees_its_own(**specs: Any) -> Any:

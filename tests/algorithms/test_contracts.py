@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.exporting import exportable
+from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.data_structures import LossInfo, PolicyStep
 from alf.drivers.policy_driver import PolicyDriver
 from alf.environments.suite_unittest import PolicyUnittestEnv
@@ -181,3 +182,63 @@ def test_numbers_of_parts_are_reported_by_their_path() -> None:
     algorithm.train_from(collected(algorithm))
     got = {k: float(v) for k, v in algorithm.last_train_metrics.items()}
     assert {k: v for k, v in got.items() if k not in ("loss", "grad_norm")} == {"number": 1.0, "parts/one/x": 3.0}
+
+
+class Asked(Own):
+    """Notes what `rollout` is asked for; has no `predict` of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    def rollout(self, time_step: Any, state: Any, mode: int) -> Any:
+        self.asked.append(mode)
+        return super().rollout(time_step, state, mode)
+
+    def predict(self, inputs: Any, state: Any = None, epsilon_greedy: float = 0.0) -> Any:
+        return RLAlgorithm.predict(self, inputs, state, epsilon_greedy)
+
+    def asked_by(self, run: Any) -> set[int]:
+        self.asked.clear()
+        run()
+        return set(self.asked)
+
+
+def test_rollout_is_told_what_it_is_asked_for() -> None:
+    algorithm, env = Asked(), PolicyUnittestEnv(3, 5, seed=0)
+    assert algorithm.asked_by(lambda: algorithm.experience_spec) == {RLAlgorithm.PREPARE_SPEC}
+    assert algorithm.asked_by(lambda: collected(algorithm)) == {RLAlgorithm.ROLLOUT}
+    batch = collected(algorithm)
+    assert algorithm.asked_by(lambda: algorithm.train_from(batch)) == {RLAlgorithm.OFF_POLICY_TRAINING}
+    for mode, told in (
+        (PolicyDriver.PREDICT, RLAlgorithm.ON_POLICY_TRAINING),
+        (PolicyDriver.ON_POLICY_TRAINING, RLAlgorithm.ON_POLICY_TRAINING),
+        (PolicyDriver.OFF_POLICY_TRAINING, RLAlgorithm.ROLLOUT),
+    ):
+        assert algorithm.asked_by(PolicyDriver(env, algorithm, mode=mode).run) == {told}
+
+
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [
+        ("summarize_train", r"give what it reported as LossInfo\.extra of calc_loss"),
+        ("summarize_rollout", r"give what it reported as LossInfo\.extra of calc_loss"),
+        ("training_summary", r"give what it reported as LossInfo\.extra of calc_loss"),
+        ("summarize_metrics", r"give metrics to the driver, such as AsyncOffPolicyDriver\.metrics"),
+        ("set_metrics", r"give metrics to the driver, such as AsyncOffPolicyDriver\.metrics"),
+    ],
+)
+def test_a_method_of_earlier_releases_that_nothing_calls_is_told_of(method: str, advice: str) -> None:
+    class Reporting(Own):
+        pass
+
+    setattr(Reporting, method, lambda self, *args: None)
+
+    class Ported(Reporting):
+        pass
+
+    with pytest.raises(
+        ValueError,
+        match=rf"^Ported defines {method}, which ALF's earlier releases called and nothing calls here: {advice}, .*out",
+    ):
+        Ported()

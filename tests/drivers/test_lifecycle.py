@@ -200,6 +200,7 @@ def test_nothing_is_retraced_and_no_thread_traces() -> None:
         ({"exp_replayer": "magic"}, "exp_replayer='magic' is not one of"),
         ({"envs": []}, "at least one environment"),
         ({"envs": None}, "env_f"),
+        ({"envs": make_envs}, r"got <function make_envs .*>: a function .* by name, as env_f=\.\.\., with num_envs="),
         ({"algorithm": None}, "needs an algorithm"),
     ],
 )

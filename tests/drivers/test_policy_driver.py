@@ -159,6 +159,19 @@ def test_it_plays_or_acts_as_it_is_told(mode, action):
     np.testing.assert_array_equal(_flat(steps)["action"], np.full((4, 2), action))
 
 
+def test_nothing_is_observed_in_any_mode_and_training_says_what_collects():
+    env = make_envs(1, 2)[0]
+    algorithm = CountingAlgorithm(env)
+    algorithm.set_exp_replayer("one_time", 2)
+    for mode in (PolicyDriver.PREDICT, PolicyDriver.ON_POLICY_TRAINING, PolicyDriver.OFF_POLICY_TRAINING):
+        PolicyDriver(env, algorithm, mode=mode).predict(8)
+    assert not algorithm.batches
+    with pytest.raises(
+        ValueError, match=r"nothing to replay: run a driver that collects first, such as SyncOffPolicyDriver"
+    ):
+        algorithm.train()
+
+
 class Failing(CountingEnvironment):
     """Raises at its 40th step."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -213,18 +215,48 @@ def test_on_policy_driver_trains_every_interval_on_what_it_acted() -> None:
     assert int(algorithm.iterations) == 3
     check_batches(algorithm.batches, True)
     assert [set(b.policy_version.numpy().ravel()) for b in algorithm.batches] == [{0}, {1}, {2}]
-    with pytest.raises(ValueError, match="goes on where"):
+    with pytest.raises(ValueError, match=r"goes on where .* pass the time_step that"):
         driver.run(5, time_step._replace(), state)
+    with pytest.raises(
+        ValueError, match=r"goes on where .* pass the policy_state that the last run\(\) returned, or None"
+    ):
+        driver.run(5, time_step, state + 1.0)
 
 
-def test_on_policy_driver_may_only_collect() -> None:
+def test_a_policy_state_is_that_of_the_last_call_or_none() -> None:
     env = make_envs(1, 2)[0]
-    algorithm = CountingAlgorithm(env)
-    driver = OnPolicyDriver(env, algorithm, training=False, train_interval=5, random_seed=1)
-    assert driver.run(max_num_steps=20)[2] == 20
+    driver = SyncOffPolicyDriver(env, CountingAlgorithm(env), unroll_length=5, random_seed=1)
+    with pytest.raises(ValueError, match=r"goes on where .* pass the policy_state that"):
+        driver.run(policy_state=tf.zeros([2]))
+    driver.run(5, *driver.run(5))
     driver.stop()
+    stateless = SyncOffPolicyDriver(make_envs(1, 2)[0], CountingAlgorithm(env, recurrent=False), unroll_length=5)
+    stateless.run(policy_state=())
+    stateless.stop()
+
+
+def test_on_policy_driver_may_only_play() -> None:
+    env = make_envs(1, 2)[0]
+    algorithm = CountingAlgorithm(env, recurrent=False)
+    trained = SyncOffPolicyDriver(env, algorithm, unroll_length=5, exp_replayer="uniform", random_seed=1)
+    trained.run(10)
+    seen: list[Any] = []
+    memory, batches = algorithm.exp_replayer, len(algorithm.batches)
+    driver = OnPolicyDriver(
+        make_envs(1, 2)[0], algorithm, [seen.append], training=False, train_interval=5, random_seed=1
+    )
+    assert driver.run(max_num_steps=20)[2] == 20
+    driver.gather()
+    driver.stop()
+    assert len(seen) == 3
+    # What another driver trains from stands as it was.
+    assert algorithm.exp_replayer is memory
+    assert not algorithm.use_rollout_state
+    assert len(algorithm.batches) == batches
     assert int(algorithm.iterations) == 0
-    check_batches(algorithm.batches, True)
+    trained.run(10)
+    trained.stop()
+    check_batches(algorithm.batches, False)
 
 
 def test_on_policy_driver_refuses_segments_shorter_than_its_targets_look_ahead() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import sys
 from typing import Any
 
@@ -11,9 +12,13 @@ import gin
 import gymnasium
 import numpy as np
 import pytest
+from tf_agents.environments import tf_py_environment
+from tf_agents.environments.random_py_environment import RandomPyEnvironment
+from tf_agents.specs.array_spec import ArraySpec
 
 from alf.environments import BatchedEnvironment, create_environment, gym_ids, suite_gym, suite_mujoco
 from alf.environments.wrappers import FrameStack, SelectFields, TextToBytes
+from tests.environments.toy_environments import ToyEnv
 
 
 def _needs(module: str, extra: str) -> None:
@@ -49,6 +54,43 @@ def test_classic_control(name: str, shape: tuple[int, ...], action: tuple[int, .
     assert env.observation_spec().shape == shape
     assert env.action_spec().shape == action
     assert _play(env)[-1].observation.dtype == np.float32
+
+
+@pytest.mark.parametrize(("name", "rows"), [("CartPole-v1", 1), ("CartPole-v1", 2), (ToyEnv, 1)])
+@pytest.mark.parametrize(
+    ("keyword", "advice"),
+    [
+        ("discount", r" Rewards are discounted by the algorithm: bind its gamma, such as ActorCriticLoss\.gamma\."),
+        ("gym_kwargs", r" Bind what was in it by its own name, suite_gym\.load\.NAME\."),
+        ("spec_dtype_map", " Specs have the dtypes of the spaces; an observation_transformer makes others of them."),
+        ("lenght", ""),
+    ],
+)
+def test_a_keyword_that_an_environment_does_not_take_is_told(name: Any, rows: int, keyword: str, advice: str) -> None:
+    load = functools.partial(suite_gym.load, **{keyword: 0.9})
+    called = name if isinstance(name, str) else re.escape(repr(name))
+    with pytest.raises(
+        ValueError,
+        match=rf"^{called} takes no argument {keyword!r}: take suite_gym\.load\.{keyword} out\.{advice}(\n|$)",
+    ):
+        create_environment(name, load, num_parallel_environments=rows, seed=0)
+
+
+def test_an_environment_may_take_a_keyword_of_earlier_loaders() -> None:
+    given = []
+
+    def make(discount: float) -> gymnasium.Env:
+        given.append(discount)
+        return ToyEnv()
+
+    create_environment(make, functools.partial(suite_gym.load, discount=0.9), num_parallel_environments=1).close()
+    assert given == [0.9]
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, tf_py_environment.TFPyEnvironment])
+def test_an_environment_of_tf_agents_is_told_what_to_return(wrap: Any) -> None:
+    with pytest.raises(TypeError, match=r"got (TFPy|Random)\w+ from .*: have it return the gymnasium\.Env"):
+        create_environment("CartPole-v1", lambda name: wrap(RandomPyEnvironment(ArraySpec((2,), np.float32))), 1)
 
 
 @pytest.mark.parametrize("vectorization", ["single", "auto", "sync", "envpool"])
