@@ -8,6 +8,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms import contracts
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
     advance,
@@ -228,7 +229,8 @@ class DqnAlgorithm(CriticAlgorithm):
         return self._with_control(loss)
 
     def _with_control(self, loss: LossInfo) -> LossInfo:
-        return loss._replace(extra={**loss.extra, **self.exploration_metrics(), **self.target_mark()})
+        own = {**self.exploration_metrics(), **self.target_mark()}
+        return loss._replace(extra=contracts.merged(self.name, loss.extra, own))
 
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
         num_actions = number_of_actions(self._action_spec)
