@@ -194,7 +194,7 @@ class DqnAlgorithm(CriticAlgorithm):
         now = run(rows.now(recorded))
         if not self._double:
             return now, None
-        if self.n_step > 1:
+        if not rows.look_at_next:
             return now, run(rows.following(recorded))
         # Each trained row but the first is looked at by the one before it: the last row alone is missing.
         last = tf.nest.map_structure(lambda x: x[-1], recorded)
