@@ -49,6 +49,20 @@ def _check_optimizers(parts: Sequence[Part]) -> None:
                 )
 
 
+def _check_variables(parts: Sequence[Part]) -> None:
+    """Raises ValueError where training one behavior would change another, by a variable that is in both."""
+    owners: dict[Any, Part] = {}
+    for part in parts:
+        for variable in part.algorithm.variables:
+            other = owners.setdefault(variable.ref(), part)
+            if other is not part and (part.behavior.trained or other.behavior.trained):
+                raise ValueError(
+                    f"The behaviors {other.name!r} and {part.name!r} share the variable {variable.name!r}, which training one "
+                    "would change for both: make the network, exploration or normaliser that has it where the algorithm is "
+                    "made, inside of algorithm_ctor."
+                )
+
+
 @gin.configurable(module="alf")
 class Behaviors(OffPolicyAlgorithm):
     """The algorithms of an environment with agents (see `alf.environments.agents`), as one.
@@ -78,7 +92,8 @@ class Behaviors(OffPolicyAlgorithm):
           name: name of the algorithm.
 
         Raises:
-          ValueError: the environment has no agents, or a behavior has nothing that acts, or there is none of a name.
+          ValueError: the environment has no agents, or a behavior has nothing that acts, or there is none of a name, or two
+            share what training changes.
         """
         slots = slots_of(observation_spec)
         if slots is None:
@@ -92,6 +107,7 @@ class Behaviors(OffPolicyAlgorithm):
             spec = one_of(observation_spec[key][OBSERVATION]), one_of(action_spec[key])
             parts.append(Part(key, chosen[key], make(key, chosen[key], *spec, debug_summaries), count))
         _check_optimizers([part for part in parts if part.behavior.trained])
+        _check_variables(parts)
         super().__init__(
             observation_spec,
             action_spec,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from alf.algorithms.critic_algorithm import refuse
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
 from alf.algorithms.network_kinds import check_output, number_of_actions
-from alf.algorithms.one_step_loss import Lookahead, look_ahead, per_sequence, row_weights
+from alf.algorithms.one_step_loss import Lookahead, check_n_step, look_ahead, per_sequence, row_weights
 from alf.algorithms.transitions import Transitions
 from alf.data_structures import LossInfo, Nest, TrainingInfo
 from alf.utils.common import check_range
@@ -42,17 +42,19 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
           min_q_value: the return that the first atom stands for.
           max_q_value: that of the last atom; returns beyond the two count as these.
           gamma: multiplies the environment's discount.
-          n_step: steps that a target looks ahead; sequences need n_step + 1 rows.
+          n_step: steps that a target looks ahead; sequences need n_step + 1 rows. With -1 it looks to the end of the
+            episode, or of the sequence, as `OneStepTDLoss` does.
 
         Raises:
-          ValueError: the atoms are not in order, n_step is below 1, gamma is not in [0, 1], a `critic_loss` is given, or as
-            `DqnAlgorithm`.
+          ValueError: the atoms are not in order, n_step is 0 or below -1, gamma is not in [0, 1], a `critic_loss` is given, or
+            as `DqnAlgorithm`.
         """
         refuse(name, kwargs, {"critic_loss": "C51 has its own loss: set gamma and n_step"})
-        if not min_q_value < max_q_value or n_step < 1:
+        if not min_q_value < max_q_value:
             raise ValueError(
-                f"{name} needs min_q_value < max_q_value and n_step >= 1; got {min_q_value}, {max_q_value} and {n_step}."
+                f"{name} needs min_q_value < max_q_value; got {min_q_value} and {max_q_value}: correct them."
             )
+        check_n_step(name, n_step)
         check_range(0.0, 1.0, gamma=gamma)
         # Said here, so that a binding of DqnAlgorithm's is not taken, and is listed as without use.
         super().__init__(observation_spec, action_spec, categorical_q_network, critic_loss=None, name=name, **kwargs)
@@ -76,14 +78,14 @@ class CategoricalDqnAlgorithm(DqnAlgorithm):
 
     @property
     def n_step(self) -> int:
-        """How many steps targets look ahead."""
-        return self._n_step
+        """Rows that a trained one needs behind it: the steps that its target looks ahead, or 1 where these are all."""
+        return max(self._n_step, 1)
 
     def calc_loss(self, training_info: TrainingInfo) -> LossInfo:
         """The cross-entropy of the projected target and the predicted distribution, [T, B]."""
-        rows, weights = Transitions(training_info, self.n_step), row_weights(training_info.step_type, self.n_step)
+        rows, weights = Transitions(training_info, self._n_step), row_weights(training_info.step_type, self.n_step)
         logits, target_logits = self._taken_and_target(training_info, rows)
-        ahead = Lookahead(*rows.now(look_ahead(training_info, self._gamma, self.n_step)))
+        ahead = Lookahead(*rows.now(look_ahead(training_info, self._gamma, self._n_step)))
         target = tf.stop_gradient(self._project(ahead, tf.nn.softmax(target_logits)))
         errors = rows.as_now(tf.nn.softmax_cross_entropy_with_logits(target, logits))
         mean = tf.reduce_sum(errors * weights) / tf.maximum(tf.reduce_sum(weights), 1.0)

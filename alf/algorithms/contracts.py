@@ -11,7 +11,7 @@ import tensorflow as tf
 from alf.data_structures import LossInfo, Nest, PolicyStep
 from alf.utils import nest_utils
 
-# What every training reports.
+# What training reports by itself; `grad_norm` where alf applies the gradients.
 _TAKEN = ("loss", "grad_norm")
 
 _IN_EXTRA = "give what it reported as LossInfo.extra of calc_loss"
@@ -200,10 +200,12 @@ def reported(name: str, info: LossInfo, valid: tf.Tensor) -> dict[str, tf.Tensor
       ValueError: a value has no name, a name that is taken, or a wrong shape.
     """
     total = tf.maximum(tf.reduce_sum(valid), 1.0)
-    found = {}
+    found: dict[str, tf.Tensor] = {}
     for key, value in _named(name, info.extra, ""):
         if key in _TAKEN:
             raise ValueError(f"{name}: LossInfo.extra has {key!r}, which every training reports: name it otherwise.")
+        if key in found:
+            raise ValueError(f"{name}: LossInfo.extra has {key!r} twice, in a dict inside and beside it: rename one.")
         found[key] = tf.cast(value, tf.float32)
         if found[key].shape.rank:
             _check_shape(name, f"extra[{key!r}]", found[key], valid.shape)
@@ -211,21 +213,45 @@ def reported(name: str, info: LossInfo, valid: tf.Tensor) -> dict[str, tf.Tensor
     return found
 
 
+def merged(name: str, extra: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What the loss of a critic reports, with what the algorithm reports itself.
+
+    Args:
+      name: of the algorithm.
+      extra: `LossInfo.extra` of the loss.
+      own: the algorithm's, by name.
+
+    Raises:
+      ValueError: `extra` is no dict or namedtuple, or both report by one name.
+    """
+    given = _by_name(name, extra, "")
+    if twice := sorted(given.keys() & own.keys()):
+        raise ValueError(
+            f"{name}: the critic_loss reports {', '.join(map(repr, twice))} in LossInfo.extra, which the algorithm reports "
+            "itself: name it otherwise."
+        )
+    return {**given, **own}
+
+
 def _named(name: str, extra: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in _by_name(name, extra, prefix).items():
+        if isinstance(value, (Mapping, tuple, list)):
+            yield from _named(name, value, f"{prefix}{key}/")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def _by_name(name: str, extra: Any, prefix: str) -> Mapping[str, Any]:
     if nest_utils.is_namedtuple(extra):
-        extra = extra._asdict()
-    elif extra is None or (isinstance(extra, tuple) and not extra):
-        return
+        return extra._asdict()
+    if extra is None or (isinstance(extra, tuple) and not extra):
+        return {}
     if not isinstance(extra, Mapping):
         raise ValueError(
             f"{name}: LossInfo.extra{f' at {prefix!r}' if prefix else ''} is a {type(extra).__name__}; it is a dict, or a "
             "namedtuple, of what to report by name."
         )
-    for key, value in extra.items():
-        if isinstance(value, (Mapping, tuple, list)):
-            yield from _named(name, value, f"{prefix}{key}/")
-        elif value is not None:
-            yield f"{prefix}{key}", value
+    return extra
 
 
 def _check_shape(name: str, field: str, value: tf.Tensor, shape: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms import contracts
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
     NetworkStates,
@@ -232,10 +233,12 @@ class DdpgAlgorithm(CriticAlgorithm):
         critic_loss = self._critic_loss(training_info, [rows.as_now(v) for v in values], rows.as_following(target))
         actor_loss = -self.value_of_acting(training_info, rows)
         weights = row_weights(like, self.n_step)
-        extra = {**critic_loss.extra, **self.target_mark()}
-        extra["actor_loss"] = math_ops.masked_mean(actor_loss, rows.now(weights))
-        extra.update(self.exploration_metrics())
-        return critic_loss._replace(loss=critic_loss.loss + rows.as_now(actor_loss) * weights, extra=extra)
+        mean = math_ops.masked_mean(actor_loss, rows.now(weights))
+        own = {**self.target_mark(), "actor_loss": mean, **self.exploration_metrics()}
+        return critic_loss._replace(
+            loss=critic_loss.loss + rows.as_now(actor_loss) * weights,
+            extra=contracts.merged(self.name, critic_loss.extra, own),
+        )
 
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
         def distance() -> tf.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms import contracts
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
     advance,
@@ -193,7 +194,7 @@ class DqnAlgorithm(CriticAlgorithm):
         now = run(rows.now(recorded))
         if not self._double:
             return now, None
-        if self.n_step > 1:
+        if not rows.look_at_next:
             return now, run(rows.following(recorded))
         # Each trained row but the first is looked at by the one before it: the last row alone is missing.
         last = tf.nest.map_structure(lambda x: x[-1], recorded)
@@ -228,7 +229,8 @@ class DqnAlgorithm(CriticAlgorithm):
         return self._with_control(loss)
 
     def _with_control(self, loss: LossInfo) -> LossInfo:
-        return loss._replace(extra={**loss.extra, **self.exploration_metrics(), **self.target_mark()})
+        own = {**self.exploration_metrics(), **self.target_mark()}
+        return loss._replace(extra=contracts.merged(self.name, loss.extra, own))
 
     def _shake(self, noise: ParameterNoise, rows: TrainingInfo) -> None:
         num_actions = number_of_actions(self._action_spec)

@@ -88,7 +88,8 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
 
         Raises:
           ValueError: the members are no list of constructors, one of them does not learn from what others have decided, alters
-            steps or sees masks of actions that others do not, or the decision is none, or not one about such actions.
+            steps or sees masks of actions that others do not, two share a network or an exploration, or the decision is none,
+            or not one about such actions.
         """
         _check_constructors(name, members)
         made = [_member(name, make, observation_spec, action_spec, debug_summaries) for make in members]
@@ -294,6 +295,15 @@ def _check_decision(name: str, members: Sequence[Any], decision: str, decider: i
         raise ValueError(
             f"{name}: members share an exploration, whose clock would run for each of them: give each its own."
         )
+    owners: dict[Any, int] = {}
+    for number, member in enumerate(members):
+        for variable in member.trainable_variables:
+            if (owner := owners.setdefault(variable.ref(), number)) != number:
+                raise ValueError(
+                    f"{name}: the members {owner} and {number} share the variable {variable.name!r} and would decide alike: have "
+                    "each constructor make its networks, in gin @QNetwork() and not a singleton; a network that encodes for "
+                    "all is Agent.encoding_network."
+                )
 
 
 def _state(members: Sequence[Nest], turn: Nest = ()) -> Nest:

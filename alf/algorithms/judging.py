@@ -42,11 +42,13 @@ def judge(algorithm: RLAlgorithm, steps: Steps, epsilon_greedy: float = 0.0) -> 
         or, where there are only values of actions, of any allowed one.
 
     Returns:
-      None where the algorithm gives no probabilities and no values of all actions, as with continuous ones; or where it
-      acts by goals, which are not recorded.
+      None where the algorithm gives no probabilities and no values of all actions, as with continuous ones; where it acts
+      by goals, which are not recorded; or where it would sample, and does not tell from what.
     """
     specs = tf.nest.flatten(algorithm.action_spec)
     if algorithm.follows_goals or not all(spec.dtype.is_integer for spec in specs):
+        return None
+    if epsilon_greedy > 0.0 and not algorithm.outputs_tell_chances:
         return None
     names = _names(algorithm, len(specs))
     if names is None:

@@ -165,9 +165,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self._volatile.functions.clear()
 
     def set_seed(self, seed: int, again: bool = True) -> None:
-        """Seeds the shuffling and every other random number of training; unless `again`, where the seed is 0 as at first."""
+        """Seeds the shuffling and every other random number of training; unless `again`, only where nobody has yet."""
         if again or not int(self._seed):
-            self._seed.assign(seed % (2**31))
+            self._seed.assign(seed % 2**31 or 2**32)  # whose int32 is 0: 0 itself is that of nobody
 
     def set_default_replayer(self, arguments: Mapping[str, Any]) -> None:
         """Chooses the replayer of drivers that are not told which, by how `train`, called with `arguments`, will train."""

@@ -28,6 +28,12 @@ class Lookahead(NamedTuple):
     row: tf.Tensor
 
 
+def check_n_step(name: str, n_step: int) -> None:
+    """Raises ValueError where targets of what is called `name` cannot look `n_step` steps ahead."""
+    if n_step < 1 and n_step != ALL_STEPS:
+        raise ValueError(f"{name}: n_step={n_step} must be at least 1, or -1 for all steps of a sequence.")
+
+
 def look_ahead(training_info: TrainingInfo, gamma: float, n_step: int) -> Lookahead:
     """The rewards and discounts of up to `n_step` steps after each row.
 
@@ -110,8 +116,7 @@ class OneStepTDLoss(tf.Module):
           ValueError: n_step is 0, or below -1; or gamma is not in [0, 1].
         """
         super().__init__(name=name)
-        if n_step < 1 and n_step != ALL_STEPS:
-            raise ValueError(f"{name}: n_step={n_step} must be at least 1, or -1 for all steps of a sequence.")
+        check_n_step(name, n_step)
         check_range(0.0, 1.0, gamma=gamma)
         self._gamma = gamma
         self._td_error_loss_fn = td_error_loss_fn

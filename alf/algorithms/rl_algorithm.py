@@ -355,6 +355,11 @@ class RLAlgorithm(Algorithm):
         """
         return outputs_of(self.rollout(time_step, state, OFF_POLICY_TRAINING).info)
 
+    @property
+    def outputs_tell_chances(self) -> bool:
+        """Whether what `predict` samples with `epsilon_greedy` follows from `outputs`, as `judging.judge` supposes."""
+        return True
+
     # ---- experience observers ----
 
     def _rl_children(self) -> Iterator[RLAlgorithm]:

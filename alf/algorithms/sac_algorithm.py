@@ -7,6 +7,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from alf.algorithms import contracts
 from alf.algorithms.critic_algorithm import (
     CriticAlgorithm,
     NetworkStates,
@@ -185,10 +186,13 @@ class SacAlgorithm(CriticAlgorithm):
         critic_loss = self._critic_loss(soft, [rows.as_now(v) for v in values], rows.as_following(target))
         entropy = rows.now(entropies)
         alpha_loss = self._log_alpha * tf.stop_gradient(entropy - self._target_entropy)
-        extra = {**critic_loss.extra, **self.target_mark()}
-        extra["actor_loss"] = math_ops.masked_mean(actor_loss, rows.now(weights))
-        extra["entropy"] = math_ops.masked_mean(entropy, rows.now(weights))
-        extra["alpha"] = alpha
+        own = {
+            **self.target_mark(),
+            "actor_loss": math_ops.masked_mean(actor_loss, rows.now(weights)),
+            "entropy": math_ops.masked_mean(entropy, rows.now(weights)),
+            "alpha": alpha,
+        }
+        extra = contracts.merged(self.name, critic_loss.extra, own)
         return critic_loss._replace(loss=critic_loss.loss + rows.as_now(actor_loss + alpha_loss) * weights, extra=extra)
 
     def _continuous_parts(

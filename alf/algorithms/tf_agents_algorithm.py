@@ -9,6 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 from tf_agents.agents import tf_agent
+from tf_agents.agents.dqn import dqn_agent
 from tf_agents.policies import greedy_policy, ou_noise_policy
 from tf_agents.specs import BoundedTensorSpec
 from tf_agents.trajectories import time_step as ts
@@ -71,6 +72,10 @@ def trajectories_of(exp: Experience, length: int) -> tuple[Trajectory, tf.Tensor
     for i in range(1, length - 1):
         valid = tf.logical_and(valid, tf.logical_not(cut_off[i : i + count]))
     return tf.nest.map_structure(windows, rows), valid
+
+
+def _as_policies_take(inputs: ActionTimeStep) -> ts.TimeStep:
+    return ts.TimeStep(inputs.step_type, inputs.reward, inputs.discount, inputs.observation)
 
 
 def _stand_ins(valid: tf.Tensor) -> tf.Tensor:
@@ -228,8 +233,7 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
     # ---- acting ----
 
     def _act(self, policy: Any, inputs: ActionTimeStep) -> PolicyStep:
-        time_step = ts.TimeStep(inputs.step_type, inputs.reward, inputs.discount, inputs.observation)
-        step = policy.action(time_step)
+        step = policy.action(_as_policies_take(inputs))
         return step._replace(action=step.action[:, tf.newaxis]) if self._squeezes else step
 
     def rollout(self, time_step: ActionTimeStep, state: Nest, mode: int) -> PolicyStep:
@@ -251,6 +255,19 @@ class TFAgentsAlgorithm(OffPolicyAlgorithm):
         explores = tf.random.stateless_uniform(tf.shape(inputs.step_type), rng.next_seed()) < epsilon_greedy
         other = self._act(self._collect_policy, inputs).action
         return PolicyStep(tf.nest.map_structure(lambda o, a: select(explores, o, a), other, action), (), ())
+
+    def outputs(self, time_step: ActionTimeStep, state: Nest) -> dict[str, tf.Tensor]:
+        """The values of all actions, masked, of agents with a Q-network; nothing of others."""
+        if not isinstance(self._agent, dqn_agent.DqnAgent):
+            return super().outputs(time_step, state)
+        # The logits of what it is greedy about are the values, those of C51's agent the means.
+        choice = self._greedy_policy.wrapped_policy.distribution(_as_policies_take(time_step)).action
+        return {"q_values": choice.logits_parameter()}
+
+    @property
+    def outputs_tell_chances(self) -> bool:
+        """Not: collect policies need not tell the distribution that they sample from."""
+        return False
 
     # ---- learning ----
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from alf.algorithms.one_step_loss import look_ahead
+from alf.algorithms.one_step_loss import ALL_STEPS, look_ahead
 from alf.data_structures import Nest, TrainingInfo
 from alf.utils.common import flat
 
 
 class Transitions:
     """The rows [T, B] that are trained, the first K = T - n_step, each with the one row that its target is made of.
+
+    With `ALL_STEPS` they are the first T - 1, and that row is the last of the episode, or of the sequence.
 
     What a loss needs of them it computes in batches [K * B, ...], and nothing for other rows.
     """
@@ -20,10 +22,10 @@ class Transitions:
 
         Args:
           training_info: reward, discount, step_type [T, B], T above `n_step` (see `one_step_loss.row_weights`).
-          n_step: how many steps targets look ahead.
+          n_step: how many steps targets look ahead; ALL_STEPS for as many as there are.
         """
         self._like = training_info.step_type
-        self._trained = self._like.shape[0] - n_step
+        self._trained = self._like.shape[0] - (1 if n_step == ALL_STEPS else n_step)
         # With one step it is the next row, which slicing finds too.
         self._index = None if n_step == 1 else self._places(look_ahead(training_info, 1.0, n_step).row[: self._trained])
 
@@ -32,6 +34,11 @@ class Transitions:
         """Row and column of each, int32 [K * B, 2]; `row` [K, B]."""
         columns = tf.broadcast_to(tf.range(tf.shape(row)[1]), tf.shape(row))
         return tf.reshape(tf.stack([row, columns], -1), [-1, 2])
+
+    @property
+    def look_at_next(self) -> bool:
+        """Whether each trained row looks at the row behind it."""
+        return self._index is None
 
     def now(self, rows: Nest) -> Nest:
         """Those of [T, B, ...] that are trained, [K * B, ...]."""

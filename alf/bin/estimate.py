@@ -114,7 +114,9 @@ def _why_none(algorithm: Any) -> str:
         return "it acts by goals"
     if not all(spec.dtype.is_integer for spec in tf.nest.flatten(algorithm.action_spec)):
         return "actions are continuous"
-    return "it tells no probabilities of its actions and no values of them, as an ensemble or an agent of TF-Agents"
+    if not algorithm.outputs_tell_chances:
+        return "it tells no chances of what it samples, and without sampling only those of a Q-network's choice"
+    return "it tells no probabilities of its actions and no values of them, as an ensemble"
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.networks.q_network import QNetwork
 from tf_agents.specs import tensor_spec
 
+from alf.algorithms.agent import Agent
 from alf.algorithms.behavior import Behavior
 from alf.algorithms.behaviors import Behaviors
+from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.exploration import EpsilonGreedy, LinearSchedule
+from alf.algorithms.normalization import RewardNormalizer
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.algorithms.predictions import get_predictions
@@ -23,7 +29,7 @@ from alf.replay.experience_replayer import OnetimeExperienceReplayer
 from alf.replay.prioritized_replay import PrioritizedReplay
 from alf.replay.uniform_replay import UniformReplay
 from tests.algorithms.networks import recurrent
-from tests.algorithms.off_policy import make
+from tests.algorithms.off_policy import adam, make
 from tests.algorithms.recurrent_off_policy import make as make_recurrent
 from tests.algorithms.test_action_masks import algorithm_of as masked_algorithm
 from tests.algorithms.test_action_masks import environment as masked_environment
@@ -213,6 +219,60 @@ def test_behaviors_that_share_an_optimizer_are_refused():
     # One that does not learn makes no steps.
     frozen = dataclasses.replace(shared, trained=False)
     _algorithm(_pursuit(1), lambda *specs: Behaviors(*specs, {"chaser": frozen, "*": shared}))
+
+
+_SHARING = {
+    "network": lambda obs, act, held: DqnAlgorithm(
+        obs, act, held(lambda: QNetwork(obs, act, fc_layer_params=(4,))), optimizer=adam(1e-3)
+    ),
+    "schedule": lambda obs, act, held: make(
+        "dqn", obs, act, exploration=held(lambda: EpsilonGreedy(LinearSchedule(1.0, 0.1, 100)))
+    ),
+    "statistics": lambda obs, act, held: Agent(
+        obs,
+        act,
+        rl_algorithm_cls=lambda observation_spec, action_spec, **_: make("dqn", observation_spec, action_spec),
+        reward_normalizer=held(RewardNormalizer),
+    ),
+    "numbers": lambda obs, act, held: make("dqn", obs, act, exploration=held(lambda: EpsilonGreedy(0.1))),
+}
+
+
+def _sharing(what, left, right):
+    """Behaviors with optimisers of their own that hold one and the same object."""
+    kept = []
+
+    def held(make_it):
+        if not kept:
+            kept.append(make_it())
+        return kept[0]
+
+    def ctor(observation_spec, action_spec, debug_summaries=False):
+        return _SHARING[what](observation_spec, action_spec, held)
+
+    load = functools.partial(suite_agents.load, behaviors={"player_0": "left", "player_1": "right"})
+    env = create_environment("rock_paper_scissors", load, num_parallel_environments=1)
+    both = {"left": Behavior(ctor, trained=left), "right": Behavior(ctor, trained=right)}
+    try:
+        return _algorithm(env, lambda *specs: Behaviors(*specs, both))
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("trained", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("what", "variable"), [("network", "kernel"), ("schedule", "clock"), ("statistics", "")])
+def test_behaviors_that_share_what_training_changes_are_refused(what, variable, trained):
+    """A network moved by two optimisers, a clock that runs twice as fast, statistics that count each other's steps."""
+    said = (
+        rf"behaviors 'left' and 'right' share the variable '.*{variable}.*', which training one would change for both"
+    )
+    with pytest.raises(ValueError, match=said):
+        _sharing(what, *trained)
+
+
+@pytest.mark.parametrize(("what", "trained"), [("numbers", (True, True)), ("network", (False, False))])
+def test_behaviors_may_share_what_no_training_changes(what, trained):
+    _sharing(what, *trained)
 
 
 def test_a_behavior_that_does_not_learn_needs_no_optimizer():

@@ -15,6 +15,7 @@ from tests.algorithms.test_off_policy_losses import (
     GAMMA,
     LAST,
     OBS,
+    STEPS,
     B,
     T,
     experience,
@@ -27,7 +28,7 @@ from tests.algorithms.test_off_policy_losses import (
 )
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", STEPS)
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_categorical_dqn_loss_and_gradient(masked: bool, double: bool, n: int) -> None:
@@ -55,10 +56,10 @@ def test_categorical_dqn_loss_and_gradient(masked: bool, double: bool, n: int) -
     losses, kernel = np.zeros((T, B)), np.zeros((2, 3, 21))
     for t, b in trained_rows(exp, n):
         factor, row = 1.0, t
-        for _ in range(n):
+        for _ in range(T if n == -1 else n):
             row += 1
             factor *= GAMMA * float(exp.discount[row, b])
-            if int(exp.step_type[row, b]) == LAST:
+            if int(exp.step_type[row, b]) == LAST or row == T - 1:
                 break
         target = np.zeros(21)
         for j in range(21):

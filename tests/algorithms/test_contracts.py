@@ -142,6 +142,7 @@ def test_the_info_of_a_prediction_may_be_anything() -> None:
         (lambda i: i.loss, "calc_loss gave .*Tensor; it gives a LossInfo"),
         (lambda i: i._replace(extra=i.loss), "LossInfo.extra is a SymbolicTensor; it is a dict"),
         (lambda i: i._replace(extra={"a": [1.0]}), "LossInfo.extra at 'a/' is a list; it is a dict"),
+        (lambda i: i._replace(extra={"a": {"b": 1.0}, "a/b": 2.0}), "LossInfo.extra has 'a/b' twice"),
         (
             lambda i: i._replace(extra={"a": i.loss[0]}),
             r"LossInfo.extra\['a'\] has shape \(4,\), but it takes \(13, 4\)",

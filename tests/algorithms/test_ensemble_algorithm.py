@@ -378,6 +378,23 @@ def test_what_cannot_decide_together_is_told(
         EnsembleAlgorithm(tf.TensorSpec([3]), action_spec, members=members, **settings)
 
 
+@pytest.mark.parametrize("of_ensemble", [True, False])
+def test_members_that_share_a_network_are_refused(of_ensemble: bool) -> None:
+    """They would make no different mistakes, whoever trains them."""
+    network = q_network.QNetwork(tf.TensorSpec([3]), _DISCRETE, fc_layer_params=(4,))
+
+    def shared(**specs: Any) -> DqnAlgorithm:
+        return DqnAlgorithm(**specs, q_network=network, optimizer=None if of_ensemble else adam(1e-3))
+
+    with pytest.raises(ValueError, match=r"the members 0 and 2 share the variable '.*kernel:0' and would decide alike"):
+        EnsembleAlgorithm(
+            tf.TensorSpec([3]),
+            _DISCRETE,
+            members=[shared, member("dqn"), shared],
+            optimizer=adam(1e-3) if of_ensemble else None,
+        )
+
+
 def test_one_that_does_not_act_is_told() -> None:
     class Offline(BcAlgorithm):
         def __init__(self, observation_spec: Any, action_spec: Any, debug_summaries: bool) -> None:

@@ -25,6 +25,7 @@ from tests.algorithms.networks import feed_forward, recurrent, specs_of
 from tests.algorithms.off_policy import adam, make
 from tests.algorithms.recurrent_off_policy import make as make_recurrent
 from tests.algorithms.test_action_masks import algorithm_of
+from tests.algorithms.test_tf_agents_algorithm import wrapped
 
 OBS = tensor_spec.TensorSpec([2], tf.float32)
 CHOICE = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
@@ -86,6 +87,15 @@ def test_values_of_all_actions(name: str, epsilon: float) -> None:
     p, taken = np.full((COUNT, 3), 1 / 3), steps.action
     value = [(1 - epsilon) * max(row) + epsilon * np.mean(row) for row in q]
     expect(judge(algorithm, steps, epsilon), mixed(p, q.argmax(1), taken, epsilon), value, q[np.arange(COUNT), taken])
+
+
+def test_an_agent_of_tf_agents_is_judged_where_it_samples_nothing() -> None:
+    """What it samples is its collect policy's, whose chances it does not tell."""
+    algorithm, steps = wrapped("dqn", OBS, CHOICE), steps_of(choices())
+    q = get_predictions(algorithm, steps.observation, "q_values").numpy()
+    chance = [float(b == a) for a, b in zip(steps.action, q.argmax(1), strict=True)]
+    expect(judge(algorithm, steps), chance, q.max(1), q[np.arange(COUNT), steps.action])
+    assert judge(algorithm, steps, 0.3) is None
 
 
 def test_the_smaller_of_two_critics_counts() -> None:

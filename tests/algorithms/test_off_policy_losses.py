@@ -190,6 +190,8 @@ def test_priorities_are_of_absolute_errors() -> None:
 def test_a_number_of_steps_that_means_nothing_is_refused(n: int) -> None:
     with pytest.raises(ValueError, match=f"n_step={n} must be at least 1, or -1 for all"):
         OneStepTDLoss(n_step=n)
+    with pytest.raises(ValueError, match=f"CategoricalDqnAlgorithm: n_step={n} must be at least 1, or -1 for all"):
+        make("c51", OBS, CHOICE, n_step=n)
 
 
 def test_a_sequence_too_short_for_n_steps_is_an_error() -> None:

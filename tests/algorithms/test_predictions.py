@@ -23,6 +23,7 @@ from tests.algorithms.networks import feed_forward, recurrent
 from tests.algorithms.off_policy import adam, make
 from tests.algorithms.test_agent import OBS as OF_AGENT
 from tests.algorithms.test_agent import make_agent
+from tests.algorithms.test_tf_agents_algorithm import wrapped
 
 OBS = tensor_spec.TensorSpec([2], tf.float32)
 RAW = tensor_spec.TensorSpec([2], tf.uint8)
@@ -81,6 +82,21 @@ def test_values_of_all_actions(name: str) -> None:
     if name == "c51":
         output = softmax(output) @ np.linspace(-2.0, 10.0, 21)
     np.testing.assert_allclose(values, output, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [[], [1]])
+@pytest.mark.parametrize("name", ["dqn", "c51"])
+def test_values_of_all_actions_by_an_agent_of_tf_agents(name: str, shape: list[int]) -> None:
+    algorithm = wrapped(name, OBS, tensor_spec.BoundedTensorSpec(shape, tf.int64, 0, 2))
+    output = call(algorithm.agent._q_network)
+    if name == "c51":
+        output = softmax(output) @ np.linspace(-2.0, 8.0, 11)
+    np.testing.assert_allclose(get_predictions(algorithm, X, "q_values"), output, atol=1e-4)
+
+
+def test_an_agent_of_tf_agents_with_an_actor_has_no_predictions() -> None:
+    with pytest.raises(ValueError, match=r"has no output of the kind 'q_values'; ask for one of \[\]"):
+        get_predictions(wrapped("td3", OBS, BOX), X, "q_values")
 
 
 def test_critics_are_told_apart() -> None:

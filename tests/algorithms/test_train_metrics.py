@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any
 
 import gin
@@ -13,15 +14,18 @@ from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.actor_critic_loss import ActorCriticLoss, valid_mask
 from alf.algorithms.agent import Agent
 from alf.algorithms.agent_parts import total_loss
+from alf.algorithms.one_step_loss import OneStepTDLoss
 from alf.algorithms.ppo_algorithm import PPOAlgorithm
 from alf.algorithms.ppo_loss import PPOLoss
 from alf.data_structures import ActionTimeStep, Bootstrap, Experience, LossInfo, StepType
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.suite_unittest import ActionType, PolicyUnittestEnv
+from alf.utils.untracked import Untracked
 from tests.algorithms.networks import feed_forward, specs_of
 from tests.algorithms.off_policy import CONTINUOUS, make
 
 CLIP = 0.01
+Told = namedtuple("Told", ["mine"])
 
 
 def sgd() -> Any:
@@ -135,6 +139,55 @@ def test_a_loss_may_not_report_by_a_name_that_is_taken(name: str) -> None:
     algorithm.calc_loss = wrong  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=f"ActorCriticAlgorithm: LossInfo.extra has '{name}', which every training"):
         algorithm.train_from(exp)
+
+
+class Reporting(OneStepTDLoss):
+    """A critic's loss that reports `own` beside what it does by itself, or nothing."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(0.9)
+        self._own = Untracked(own)
+
+    def __call__(self, *args: Any) -> LossInfo:
+        info = super().__call__(*args)
+        own = self._own.value
+        return info._replace(extra={**info.extra, **own} if isinstance(own, dict) else own)
+
+
+def of_critics(name: str, own: Any) -> tuple[Any, Experience]:
+    """An algorithm whose critics' loss reports `own`, and what it collects."""
+    kind = ActionType.Continuous if name in CONTINUOUS else ActionType.Discrete
+    env = PolicyUnittestEnv(4, 5, action_type=kind, seed=0)
+    algorithm = make(name, *specs_of(env), critic_loss=Reporting(own))
+    driver = SyncOffPolicyDriver(env, algorithm, 6, random_seed=0)
+    driver.run()
+    driver.stop()
+    return algorithm, algorithm.exp_replayer.replay_all()
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        *[("dqn", taken) for taken in ("epsilon", "target_update")],
+        *[("ddpg", taken) for taken in ("actor_loss", "ou_stddev")],
+        *[("sac", taken) for taken in ("actor_loss", "entropy", "alpha")],
+    ],
+)
+def test_the_loss_of_a_critic_may_not_report_by_a_name_of_the_algorithm(name: str, taken: str) -> None:
+    algorithm, exp = of_critics(name, {taken: tf.constant(7.0), "other": tf.constant(8.0)})
+    said = rf"{algorithm.name}: the critic_loss reports '{taken}' in LossInfo.extra, which the algorithm reports itself"
+    with pytest.raises(ValueError, match=said):
+        algorithm.train_from(exp)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+@pytest.mark.parametrize("own", [(), None, Told(tf.constant(7.0))])
+def test_the_loss_of_a_critic_may_report_nothing_or_a_namedtuple(name: str, own: Any) -> None:
+    algorithm, exp = of_critics(name, own)
+    algorithm.train_from(exp)
+    metrics = reported(algorithm)
+    assert metrics.get("mine") == (7.0 if isinstance(own, Told) else None)
+    assert {"target_update", "epsilon" if name == "dqn" else "alpha"} <= set(metrics)
 
 
 @pytest.mark.parametrize("name", ["actor_critic", "dqn"])

@@ -279,6 +279,8 @@ def test_without_a_seed_training_draws_one_unless_it_has(kind: str) -> None:
 
     assert len({seed_of(None) for _ in range(3)}) == 3
     assert seed_of(None, own=17) == 17
+    assert seed_of(None, own=0) == seed_of(0), "0 is a seed too"
+    assert len({seed_of(None, own=0), seed_of(None), 0}) == 3
     assert seed_of(5) == seed_of(5, own=17) == 5
 
 
