@@ -10,9 +10,11 @@ import tomllib
 from collections.abc import Iterator
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALF = ROOT / "alf"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # From the top floor down; a room may import only rooms on floors below its own, and itself.
 FLOORS = [
@@ -360,9 +362,42 @@ def test_no_debris() -> None:
 
 
 def test_the_package_lists_every_room() -> None:
-    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    listed = set(PROJECT["tool"]["setuptools"]["packages"])
     present = {module_name(p) for p in ALF.rglob("__init__.py")} | {"alf.examples"}
     assert listed == present, f"packages of pyproject.toml and folders differ: {sorted(listed ^ present)}"
+
+
+def test_versions_are_bounded_as_the_build_notes_say() -> None:
+    asked = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"], *_extras()]
+    told = re.findall(r"^\| `([\w-]+[<>=~][^`]*)`", (ROOT / "BUILD.md").read_text(), re.MULTILINE)
+    assert len(told) > 8
+    for bound in map(Requirement, told):
+        found = [r.specifier for r in map(Requirement, asked) if r.name == bound.name]
+        assert found, f"pyproject.toml asks for no {bound.name}; BUILD.md bounds it"
+        assert all(set(bound.specifier) <= set(specifier) for specifier in found), f"BUILD.md: {bound}; asked: {found}"
+
+
+def test_the_onnx_packages_move_no_version_of_what_training_runs_on() -> None:
+    onnx = {r.name: {s.operator for s in r.specifier} for r in map(Requirement, _extras("onnx"))}
+    assert onnx == {"tf2onnx": {"=="}, "onnx": {"=="}, "onnxruntime": {">=", "<"}}
+    numpy, *_ = (r for r in map(Requirement, PROJECT["project"]["dependencies"]) if r.name == "numpy")
+    assert "<" in {s.operator for s in numpy.specifier}
+    alone, beside = (_locked(f"requirements{kind}.lock") for kind in ("", "-dev"))
+    assert onnx.keys() <= beside.keys() - alone.keys()
+    moved = {
+        name for name in ("tensorflow", "tf-keras", "numpy", "protobuf", "ml-dtypes") if alone[name] != beside[name]
+    }
+    assert not moved, f"with the ONNX packages pip chose other versions of {moved}"
+
+
+def _extras(*names: str) -> list[str]:
+    extras = PROJECT["project"]["optional-dependencies"]
+    return [requirement for name in names or extras for requirement in extras[name]]
+
+
+def _locked(file: str) -> dict[str, str]:
+    lines = [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
+    return {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
 
 
 def test_every_room_has_tests() -> None:

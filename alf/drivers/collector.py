@@ -15,6 +15,7 @@ from alf.data_structures import TimeStep
 from alf.drivers.policy_store import Snapshot
 from alf.drivers.teaching import Teacher
 from alf.drivers.unroll import Call, Carry, Segment, StopUnroll, Unroller, control_of
+from alf.environments.array_reuse import ReuseWatch
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.utils import nest_utils
 from alf.utils.common import as_array, check_range, packer
@@ -50,11 +51,11 @@ class FreshObservations:
         self._wanted = [((env.batch_size, *spec.shape), spec.dtype) for spec in self._specs]
         # What a reset gives once, and a step, they give always.
         self._to_check = 2
+        self._reuse = ReuseWatch()
         self.leaves: list[np.ndarray] = []
-        self._handed_out: list[np.ndarray] = []
 
     def __call__(self, time_step: TimeStep) -> TimeStep:
-        """`time_step`, its observation copied when it shares memory with the last one.
+        """`time_step`, its observation copied where `ReuseWatch` says so.
 
         Raises:
           ValueError: the observation has another structure, shape or type than its specs say, or step type, reward or
@@ -62,8 +63,7 @@ class FreshObservations:
         """
         self._check_control(time_step)
         leaves = tf.nest.flatten(time_step.observation)
-        begins = self._to_check > 0
-        if begins:
+        if self._to_check:
             self._to_check -= 1
             self._check_structure(time_step.observation)
         try:
@@ -75,13 +75,10 @@ class FreshObservations:
             ) from None
         if given != self._wanted:
             raise ValueError(self._misfit(given))
-        # Whether the first ones are used again is seen when they have been.
-        if begins or any(map(np.may_share_memory, leaves, self._handed_out)):
-            if begins:
-                self._handed_out = leaves
+        if self._reuse(leaves):
             self.leaves = [np.array(leaf) for leaf in leaves]
             return time_step._replace(observation=tf.nest.pack_sequence_as(time_step.observation, self.leaves))
-        self.leaves = self._handed_out = leaves
+        self.leaves = leaves
         return time_step
 
     def _check_control(self, time_step: TimeStep) -> None:

@@ -110,6 +110,7 @@ class PolicyDriver(Driver):
         if env.batch_size != self._env.batch_size:
             raise ValueError(f"The environment has batch size {env.batch_size}, the one before {self._env.batch_size}.")
         self._env = env
+        self._fresh = FreshObservations(env)
         self._rng = np.random.default_rng(random_seed)
         self._seed = self._next_seed()
 

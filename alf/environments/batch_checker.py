@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import collections
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,9 @@ from alf.utils.exits import no_exit
 FAIL, WARN, OK = "FAIL", "warn", "ok"
 
 _FIRST, _LAST = 0, 2
+
+# An environment may have several arrays and hand them out in turn.
+_REMEMBERED = 16
 
 
 class Finding(NamedTuple):
@@ -38,9 +42,12 @@ def check_batched(build: Callable[[], BatchedEnvironment], num_steps: int) -> li
         with no_exit("The environment"):
             before = env.reset()
             problems += _interface(env, before, None)
+            first, recent = _arrays(before), collections.deque([_arrays(before)], _REMEMBERED)
             while not problems and given < num_steps:
                 step = env.step(sample_actions(env.action_spec(), env.batch_size, rng, before.observation))
                 problems += _interface(env, step, before)
+                problems += _reuse(step, [first, *recent])
+                recent.append(_arrays(step))
                 given += 1
                 ended += int((np.asarray(step.step_type) == _LAST).sum())
                 before = step
@@ -76,10 +83,17 @@ def _interface(env: BatchedEnvironment, step: Any, before: Any) -> Iterator[str]
     follows = np.asarray(before.step_type) == _LAST
     if (first != follows).any():
         yield f"FIRST must follow LAST and nothing else; rows {np.flatnonzero(first != follows).tolist()} do otherwise."
-    old = [x for x in tf.nest.flatten(before.observation) if isinstance(x, np.ndarray)]
-    new = [x for x in tf.nest.flatten(step.observation) if isinstance(x, np.ndarray)]
-    if any(np.shares_memory(a, b) for a, b in zip(old, new, strict=False)):
-        yield "a step writes into arrays of the step before: the arrays belong to the caller; hand out copies."
+
+
+def _arrays(step: Any) -> list[np.ndarray]:
+    return [x for x in tf.nest.flatten(step.observation) if isinstance(x, np.ndarray)]
+
+
+def _reuse(step: Any, earlier: Iterable[list[np.ndarray]]) -> list[str]:
+    new = _arrays(step)
+    if any(np.shares_memory(a, b) for old in earlier for a, b in zip(old, new, strict=False)):
+        return ["a step writes into arrays of an earlier step: the arrays belong to the caller; hand out copies."]
+    return []
 
 
 def bad_value(array: np.ndarray) -> str:

@@ -15,6 +15,7 @@ from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from alf.environments import agents, finite_check
+from alf.environments.array_reuse import ReuseWatch
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.environments.call_thread import CallThread, bounded_call
 from alf.environments.seeding import Seed, seed_sequence
@@ -199,7 +200,7 @@ class RestartingEnvironment(BatchedEnvironment):
             first = self._reset_env()
         except _FAILURES as error:
             first = self._rebuild(error)
-        return self._first(first)
+        return self._owned(self._first(first))
 
     def _step(self, action: Any) -> ts.TimeStep:
         if self._pending:
@@ -219,7 +220,7 @@ class RestartingEnvironment(BatchedEnvironment):
         self._works = True
         self._steps += 1
         if self._check_finite(step):
-            return step
+            return self._owned(step)
         return self._handle_nonfinite(step, action)
 
     def _check_open(self) -> None:
@@ -257,6 +258,14 @@ class RestartingEnvironment(BatchedEnvironment):
             raise finite_check.nonfinite_error(first, self._env.observation_spec(), self.first_env_id, self._steps - 1)
         return first
 
+    def _owned(self, step: ts.TimeStep) -> ts.TimeStep:
+        """`step` as the environment cannot change it any more: a failure shows it again after other steps or a reset."""
+        observation = step.observation
+        arrays = [observation] if isinstance(observation, np.ndarray) else tf.nest.flatten(observation)
+        if self._reuse(arrays):
+            observation = tf.nest.map_structure(_copied, observation)
+        return ts.TimeStep(*map(np.array, step[:3]), observation)
+
     def _handle_nonfinite(self, step: ts.TimeStep, action: Any) -> ts.TimeStep:
         error = finite_check.nonfinite_error(step, self._env.observation_spec(), self.first_env_id, self._steps - 1)
         self._check_action(action, error)
@@ -276,7 +285,7 @@ class RestartingEnvironment(BatchedEnvironment):
         if not self._check_finite(first):
             raise finite_check.nonfinite_error(first, self._env.observation_spec(), self.first_env_id, self._steps)
         self._pending.extend(_truncation(self._current_time_step, first, self._repeated))
-        self._pending.append(first)
+        self._pending.append(self._owned(first))
         self._steps += 1
         return self._pending.popleft()
 
@@ -332,6 +341,7 @@ class RestartingEnvironment(BatchedEnvironment):
         """Builds the environment: in a thread of its own where steps are timed, else in a thread only when anew."""
         build = functools.partial(self._factory, seed)
         self._told_phase = None
+        self._reuse = ReuseWatch()
         if self._step_timeout is not None:
             thread = CallThread("alf-environment")
             try:
@@ -378,6 +388,10 @@ class RestartingEnvironment(BatchedEnvironment):
 
 def _unchanged(observation: Any) -> Any:
     return observation
+
+
+def _copied(array: Any) -> Any:
+    return array.copy() if isinstance(array, np.ndarray) else array
 
 
 def _truncation(last: ts.TimeStep, first: ts.TimeStep, repeated: Callable[[Any], Any]) -> list[ts.TimeStep]:

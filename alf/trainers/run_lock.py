@@ -21,6 +21,10 @@ LOCK_FILE = "run.lock"
 _HEARTBEAT_SECS = 5.0
 # A run on another machine, or in another container, counts as dead when its lock was not touched for this long.
 _PATIENCE_SECS = 60.0
+# How old a lock looks says little where the clock of the machine that keeps the files goes otherwise than this one's: a
+# holder is watched for a few of its heartbeats at least, unless no clocks are as far apart as that.
+_WATCH_SECS = 3 * _HEARTBEAT_SECS
+_LONG_GONE_SECS = 3600.0
 _LOOK_SECS = 0.2
 
 
@@ -34,6 +38,7 @@ class RunLock:
     On this machine a holder is alive as long as its process is, so that a lock left by a crash is taken over at once; on
     another machine, and in another container, as long as it touches the file, which a thread does every few seconds: so
     long, and for up to a minute, it is waited for, since a run that was moved, or whose container was started again, goes on.
+    Whether it touches the file is watched for 15 seconds at least, since clocks may differ, unless an hour has passed.
     """
 
     def __init__(self, root_dir: str) -> None:
@@ -54,9 +59,9 @@ class RunLock:
         if self._token is not None:
             return
         os.makedirs(self._root_dir, exist_ok=True)
-        self._await_sign()
+        gone = self._await_sign()
         with _alone(self._root_dir):
-            self._check_holder()
+            self._check_holder(gone)
             token = f"{os.getpid()}-{time.monotonic_ns()}-{id(self)}"
             holder = {
                 "pid": os.getpid(),
@@ -91,35 +96,42 @@ class RunLock:
     def __exit__(self, *error: object) -> None:
         self.release()
 
-    def _await_sign(self) -> None:
-        """Where nothing else tells whether a holder lives, waits for its next sign of life, or until it counts as dead."""
+    def _await_sign(self) -> tuple[dict[str, Any], float] | None:
+        """Waits for the next sign of life of a holder of which nothing else tells; what `_last_holder` gives where none came."""
         found = _last_holder(self._path)
-        if found is None or _is_known_alive(found[0]) is not None or found[1] >= _PATIENCE_SECS:
-            return
-        (holder, quiet), deadline = found, time.monotonic() + _PATIENCE_SECS
+        if found is None or _is_known_alive(found[0]) is not None:
+            return None
+        holder, quiet = found[0], _quiet_secs(found[1])
+        if quiet >= _LONG_GONE_SECS:
+            return found
+        wait = min(_PATIENCE_SECS, max(_WATCH_SECS, _PATIENCE_SECS - quiet))
         logging.warning(
             "%s is of process %s on %s: waiting for a sign of life, up to %.0f s.",
             self._path,
             holder.get("pid"),
             holder.get("host"),
-            _PATIENCE_SECS - quiet,
+            wait,
         )
-        while quiet < _PATIENCE_SECS and time.monotonic() < deadline:
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline:
             time.sleep(_LOOK_SECS)
-            found = _last_holder(self._path)
-            if found is None or found[0] != holder or found[1] < quiet:
-                return
-            quiet = found[1]
+            if _last_holder(self._path) != found:
+                return None
+        return found
 
-    def _check_holder(self) -> None:
+    def _check_holder(self, gone: tuple[dict[str, Any], float] | None) -> None:
+        """Raises where the holder lives; `gone` is one that has given no sign of life for as long as that takes."""
         found = _last_holder(self._path)
         if found is None:
             return
-        holder, quiet = found
-        if _is_alive(holder, quiet):
+        holder, touched = found
+        known = _is_known_alive(holder)
+        if found != gone if known is None else known:
+            # Another machine's clock does not tell when it was, but it was a moment ago.
+            quiet = 0.0 if known is None else max(0.0, _quiet_secs(touched))
             raise RunLockedError(
                 f"{self._root_dir} is in use by process {holder.get('pid')} on {holder.get('host')}, which gave a sign of "
-                f"life {max(0.0, quiet):.0f} s ago: end that run (if it is this process, close() its trainer), or use another "
+                f"life {quiet:.0f} s ago: end that run (if it is this process, close() its trainer), or use another "
                 "root_dir."
             )
         logging.warning(
@@ -140,23 +152,29 @@ class RunLock:
 
 
 def holder_of(root_dir: str) -> dict[str, Any] | None:
-    """Who holds a run's directory: `pid`, `host`, `since` and more; None when nobody alive does. Writes nothing."""
+    """Who holds a run's directory: `pid`, `host`, `since` and more; None when nobody alive does. Writes nothing.
+
+    It does not wait: of a holder on another machine the age of its last sign of life tells, by this machine's clock.
+    """
     found = _last_holder(os.path.join(root_dir, LOCK_FILE))
-    return found[0] if found is not None and _is_alive(*found) else None
+    if found is None:
+        return None
+    known = _is_known_alive(found[0])
+    alive = _quiet_secs(found[1]) < _PATIENCE_SECS if known is None else known
+    return found[0] if alive else None
 
 
 def _last_holder(path: str) -> tuple[dict[str, Any], float] | None:
-    """What the file of a lock says, and for how many seconds it was not touched; None where it says nothing."""
+    """What the file of a lock says, and when it was last touched; None where it says nothing."""
     holder = _read(path)
     try:
-        return (holder, time.time() - os.path.getmtime(path)) if holder else None
+        return (holder, os.path.getmtime(path)) if holder else None
     except OSError:
         return None
 
 
-def _is_alive(holder: dict[str, Any], quiet_secs: float) -> bool:
-    known = _is_known_alive(holder)
-    return quiet_secs < _PATIENCE_SECS if known is None else known
+def _quiet_secs(touched: float) -> float:
+    return time.time() - touched
 
 
 def _is_known_alive(holder: dict[str, Any]) -> bool | None:

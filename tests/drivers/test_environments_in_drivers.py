@@ -16,6 +16,7 @@ from alf.bin.episodes import run_episodes
 from alf.data_structures import PolicyStep
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.collector import driver_seeds
+from alf.drivers.policy_driver import PolicyDriver
 from alf.drivers.recording import record_episodes
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments.batch_wrappers import BatchWrapper
@@ -123,19 +124,22 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 
 
 class Reused(CountingEnvironment):
-    """Hands out the same arrays at every step, as careless environments do."""
+    """Hands out the same arrays at every step, or a few in turn, as careless environments do."""
+
+    turns = 1
 
     def __init__(self, batch_size: int) -> None:
         super().__init__(batch_size)
-        self._arrays: list[np.ndarray] = []
+        self._arrays: list[list[np.ndarray]] = []
 
     def _time_step(self, action: np.ndarray) -> ts.TimeStep:
         step = super()._time_step(action)
-        if not self._arrays:
-            self._arrays = [_aligned(x) for x in step]  # handed out from the first reset on
-        for array, value in zip(self._arrays, step, strict=True):
+        # Handed out from the first reset on.
+        arrays = self._arrays.pop() if len(self._arrays) == self.turns else [_aligned(x) for x in step]
+        self._arrays.insert(0, arrays)
+        for array, value in zip(arrays, step, strict=True):
             array[...] = value
-        return ts.TimeStep(*self._arrays)
+        return ts.TimeStep(*arrays)
 
 
 class ReusedBehindReset(Reused):
@@ -147,7 +151,13 @@ class ReusedBehindReset(Reused):
         return first
 
 
-@pytest.mark.parametrize("kind", [Reused, ReusedBehindReset])
+class ReusedInTurn(Reused):
+    """Writes each step into the arrays that it did not hand out last."""
+
+    turns = 2
+
+
+@pytest.mark.parametrize("kind", [Reused, ReusedBehindReset, ReusedInTurn])
 def test_what_is_played_does_not_change_where_arrays_are_used_again(kind: Any) -> None:
     plain, careless = (env(2) for env in (CountingEnvironment, kind))
     algorithm = CountingAlgorithm(plain, recurrent=False)
@@ -157,9 +167,23 @@ def test_what_is_played_does_not_change_where_arrays_are_used_again(kind: Any) -
     tf.nest.map_structure(np.testing.assert_array_equal, *recorded)
 
 
+def test_what_is_played_in_another_environment_does_not_change_where_that_uses_arrays_again() -> None:
+    def play(kind: type[CountingEnvironment]) -> list[np.ndarray]:
+        seen: list[np.ndarray] = []
+        plain = CountingEnvironment(2)
+        algorithm = CountingAlgorithm(plain, recurrent=False)
+        driver = PolicyDriver(plain, algorithm, [lambda step: seen.append(step.observation)], random_seed=1)
+        driver.predict(20)
+        driver.restart(kind(2), 2)
+        driver.predict(20)
+        return seen
+
+    np.testing.assert_array_equal(play(ReusedBehindReset), play(CountingEnvironment))
+
+
 @pytest.mark.parametrize("stepping", ["graph", "host"])
 @pytest.mark.parametrize("rows", [2, 8000])  # Arrays above 64 KiB cross into TensorFlow by themselves, without a copy.
-@pytest.mark.parametrize("kind", [CountingEnvironment, Reused])
+@pytest.mark.parametrize("kind", [CountingEnvironment, Reused, ReusedInTurn])
 def test_segments_do_not_change_when_later_ones_are_made(kind: Any, rows: int, stepping: str) -> None:
     env = kind(rows)
     algorithm = CountingAlgorithm(env)
@@ -170,6 +194,33 @@ def test_segments_do_not_change_when_later_ones_are_made(kind: Any, rows: int, s
     driver.stop()
     tf.nest.map_structure(np.testing.assert_array_equal, before, algorithm.batches[0])
     check_batches([_of_two_rows(batch) for batch in algorithm.batches], True)
+
+
+@pytest.mark.parametrize("at", [2, 5, 16])
+@pytest.mark.parametrize("fault", ["raises", "nan"])
+@pytest.mark.parametrize("kind", [Reused, ReusedBehindReset, ReusedInTurn])
+def test_episodes_that_a_failure_cuts_end_in_what_was_seen_last(kind: Any, fault: str, at: int) -> None:
+    def play(plain: type[CountingEnvironment]) -> list[ts.TimeStep]:
+        taken = StepCounter()
+
+        class Failing(plain):  # type: ignore[misc, valid-type]
+            """Fails once, when it has written its step."""
+
+            def _step(self, action: Any) -> ts.TimeStep:
+                step = super()._step(action)
+                taken.value += 1
+                if taken.value == at:
+                    if fault == "raises":
+                        raise RuntimeError("It fails.")
+                    step.observation[0] = np.nan
+                return step
+
+        env = RestartingEnvironment(lambda seed=None: Failing(2), nonfinite="truncate")
+        steps = [env.reset()] + [env.step(np.full(2, t % 5)) for t in range(22)]
+        assert env.cuts == 1
+        return steps
+
+    tf.nest.map_structure(np.testing.assert_array_equal, play(CountingEnvironment), play(kind))
 
 
 def _of_two_rows(exp: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 
@@ -243,12 +244,15 @@ class Batch(BatchedEnvironment):
         return self.change(self.env.step(action))
 
 
-_buffer = np.zeros((3, 3), np.float32)
+def _reused(turns):
+    buffers = itertools.cycle([np.zeros((3, 3), np.float32) for _ in range(turns)])
 
+    def change(step):
+        buffer = next(buffers)
+        buffer[:] = step.observation
+        return step._replace(observation=buffer)
 
-def _reused(step):
-    _buffer[:] = step.observation
-    return step._replace(observation=_buffer)
+    return change
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,8 @@ def _reused(step):
         (lambda s: s._replace(observation=s.observation[:, :2]), r"observation must be float32 \[3, 3\]"),
         (lambda s: s._replace(reward=s.reward + 1), "a row at FIRST must have reward 0"),
         (lambda s: s._replace(step_type=np.minimum(s.step_type, 1)), "FIRST must follow LAST"),
-        (_reused, "writes into arrays of the step before"),
+        (_reused(1), "writes into arrays of an earlier step"),
+        (_reused(3), "writes into arrays of an earlier step"),
         (lambda s: ts.TimeStep(s.step_type, s.reward * np.nan, s.discount, s.observation), "the reward is nan"),
     ],
 )

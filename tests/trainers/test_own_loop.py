@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
+import gin
+import numpy as np
 import pytest
 
 from alf.bin.run_view import state_of
@@ -97,3 +102,46 @@ def test_a_closed_trainer_does_not_undo_what_another_one_has_learned_since(small
     with config.create_trainer() as trainer:
         trainer.initialize()
         assert int(trainer.global_counter) == 3
+
+
+def _outcome(trainer):
+    root_dir = trainer._root_dir
+    return {
+        "weights": np.concatenate([v.numpy().ravel() for v in trainer.algorithm.trainable_variables]).tolist(),
+        "counters": (trainer.counters.iterations, trainer.counters.env_steps),
+        "evaluation": (trainer.last_evaluation.step, trainer.last_evaluation.average_return),
+        "state": _state(root_dir),
+        "records": [(record.step, record.kinds, record.reward) for record in RunIndex.load(root_dir).records()],
+        "rows": _rows(root_dir),
+        "episodes": len(list(read_csv(f"{root_dir}/train/episodes.csv"))),
+    }
+
+
+def test_two_trainers_of_one_process_keep_apart(small_config, tmp_path):
+    """Each comes to what it comes to alone, though the other trains, evaluates and saves in between."""
+    gin.bind_parameter("StatsReporter.min_interval_secs", 0.0)
+    lengths = {1: 3, 2: 2}
+
+    def parts(trainer, length):
+        for _ in range(length):
+            yield trainer.train_and_act("1 training_steps")
+        yield trainer.evaluate("2 episodes")
+        yield trainer.save()
+
+    def come_to(folder, *seeds):
+        with contextlib.ExitStack() as stack:
+            trainers = {}
+            for seed in seeds:
+                root_dir = str(tmp_path / folder / str(seed))
+                config = small_config(SyncOffPolicyTrainer, root_dir=root_dir, random_seed=seed, summary_interval=1)
+                trainers[seed] = stack.enter_context(config.create_trainer())
+            for _ in itertools.zip_longest(*(parts(trainers[seed], lengths[seed]) for seed in seeds)):
+                pass
+        return {seed: _outcome(trainer) for seed, trainer in trainers.items()}
+
+    alone = come_to("alone", 1) | come_to("other", 2)
+    assert alone[1]["counters"] == (3, 48)
+    assert alone[2]["counters"] == (2, 32)
+    beside = come_to("beside", 1, 2)
+    for seed in lengths:
+        assert {name: value for name, value in beside[seed].items() if value != alone[seed][name]} == {}

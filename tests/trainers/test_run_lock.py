@@ -36,14 +36,20 @@ def _holder(path, **changes):
     (path / LOCK_FILE).write_text(json.dumps(holder))
 
 
+def _touch(path, ahead=0.0):
+    """Gives a sign of life, by a clock that is behind this machine's by so many seconds."""
+    then = time.time() - ahead
+    os.utime(path / LOCK_FILE, (then, then))
+
+
 @contextlib.contextmanager
-def _giving_signs(path):
+def _giving_signs(path, ahead=0.0):
     """As the holder does, of whom only those tell."""
     over = threading.Event()
 
     def touch():
         while not over.wait(0.5):
-            os.utime(path / LOCK_FILE)
+            _touch(path, ahead)
 
     thread = threading.Thread(target=touch)
     thread.start()
@@ -121,8 +127,7 @@ def test_a_run_on_another_machine_lives_as_long_as_it_gives_signs(tmp_path):
     _holder(tmp_path, host="elsewhere")
     with _giving_signs(tmp_path), pytest.raises(RunLockedError, match="on elsewhere"):
         RunLock(str(tmp_path)).acquire()
-    long_ago = time.time() - 100
-    os.utime(tmp_path / LOCK_FILE, (long_ago, long_ago))
+    _touch(tmp_path, 2 * 3600)
     with RunLock(str(tmp_path)):
         pass
 
@@ -133,11 +138,43 @@ def test_a_run_in_another_container_lives_as_long_as_it_gives_signs(tmp_path):
     assert holder_of(str(tmp_path))["pid"] == 2**22 + 1
     with _giving_signs(tmp_path), pytest.raises(RunLockedError, match=r"in use by process 4194305"):
         RunLock(str(tmp_path)).acquire()
-    long_ago = time.time() - 100
-    os.utime(tmp_path / LOCK_FILE, (long_ago, long_ago))
+    _touch(tmp_path, 2 * 3600)
     with RunLock(str(tmp_path)):
         written = json.loads((tmp_path / LOCK_FILE).read_text())
     assert written["pid_namespace"] == os.readlink("/proc/self/ns/pid")
+
+
+@pytest.mark.parametrize("ahead", [100, -100, 1800])
+def test_one_elsewhere_that_gives_signs_by_another_clock_is_refused(tmp_path, ahead):
+    _holder(tmp_path, host="elsewhere")
+    _touch(tmp_path, ahead)
+    with _giving_signs(tmp_path, ahead), pytest.raises(RunLockedError, match=r"which gave a sign of life 0 s ago"):
+        RunLock(str(tmp_path)).acquire()
+    assert json.loads((tmp_path / LOCK_FILE).read_text())["host"] == "elsewhere"
+
+
+@pytest.mark.parametrize(("ahead", "longest"), [(100, 3), (-100, 6), (1800, 3)])
+def test_one_that_died_elsewhere_is_watched_for_a_few_heartbeats_and_taken_over(
+    tmp_path, monkeypatch, logged, ahead, longest
+):
+    """Of one that looks dead; one that died by a clock ahead of this machine's is waited for as any other."""
+    _holder(tmp_path, host="elsewhere")
+    _touch(tmp_path, ahead)
+    monkeypatch.setattr(run_lock, "_PATIENCE_SECS", 3.0)
+    monkeypatch.setattr(run_lock, "_WATCH_SECS", 1.0)
+    began = awake_secs()
+    with RunLock(str(tmp_path)):
+        assert holder_of(str(tmp_path))["host"] == socket.gethostname()
+    assert awake_secs() - began < longest
+    assert "waiting for a sign of life, up to" in logged[0]
+
+
+def test_one_elsewhere_that_died_long_ago_is_not_waited_for(tmp_path, logged):
+    _holder(tmp_path, host="elsewhere")
+    _touch(tmp_path, 2 * 3600)
+    with RunLock(str(tmp_path)):
+        assert holder_of(str(tmp_path))["host"] == socket.gethostname()
+    assert [line for line in logged if "waiting" in line] == []
 
 
 @pytest.mark.parametrize("of_whom", [{"host": "elsewhere"}, {"pid_namespace": "pid:[1]"}])

@@ -16,6 +16,7 @@ from alf.trainers import run_environments
 from alf.trainers.checkpointing import CheckpointError
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
+from alf.trainers.self_play import SelfPlay
 from alf.utils.gin_utils import GinConfigError
 from tests.trainers.many_agents import behaviors, bind_hands, bind_pursuit, dqn, ppo
 from tests.trainers.small_run import make_algorithm
@@ -55,6 +56,48 @@ def test_a_part_that_is_asked_for_too_early_is_told_of(small_config, part):
     trainer = small_config(SyncOffPolicyTrainer).create_trainer()
     with pytest.raises(RuntimeError, match=rf"has no {part} yet: call its initialize\(\) first"):
         getattr(trainer, part)
+
+
+PROGRESS = {
+    "counters": {"env_step", "global_counter", "iteration"},
+    "evaluations": set(),
+    "metrics": set(),
+    "phases": {"heatup", "test", "train"},
+}
+PPO_PARTS = {"_actor_network", "_value_network", "_optimizers", "_iterations", "_seed"}
+
+
+def _saved_parts(tmp_path):
+    """What the newest checkpoint of a run holds: by the name of each object, its parts that have variables."""
+    found = {}
+    names = tf.train.list_variables(str(tmp_path / "run" / "train" / "algorithm" / _checkpoints(tmp_path)[-1]))
+    for name, *parts in (key.split("/") for key, _ in names if key != "_CHECKPOINTABLE_OBJECT_GRAPH"):
+        found.setdefault(name, set()).update(parts[:1] if parts[0] != ".ATTRIBUTES" else ())
+    return found
+
+
+@pytest.mark.parametrize("trainer_class", TRAINERS)
+def test_a_checkpoint_has_what_was_learned_and_counted_and_nothing_that_coordinates(
+    trainer_class, small_config, tmp_path
+):
+    """A lock, barrier or place in a queue that came back would have a resumed run wait for ever."""
+    small_config(trainer_class, num_iterations=2).create_trainer().train()
+    assert _saved_parts(tmp_path) == {**PROGRESS, "algorithm": PPO_PARTS}
+
+
+def test_a_checkpoint_of_self_play_has_its_opponents_too(small_config, tmp_path):
+    bind_hands()
+    config = small_config(
+        SyncOffPolicyTrainer,
+        algorithm_ctor=behaviors(left=ppo(), right=ppo(trained=False)),
+        self_play=SelfPlay("left", "right", "1 training_steps", "2 training_steps", latest_ratio=0.2),
+        num_iterations=2,
+    )
+    config.create_trainer().train()
+    opponents = {"_kept", "_made", "_opponent", "_since", "_turns", "_seed"}
+    ratings = {"_elo", "_present_elo", "_matches", "_iterations", "_env_steps", "_env_steps_before"}
+    algorithm = {"_algorithms", "_iterations", "_seed"}
+    assert _saved_parts(tmp_path) == {**PROGRESS, "algorithm": algorithm, "self_play": opponents | ratings}
 
 
 @pytest.mark.parametrize("trainer_class", TRAINERS)
