@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from alf.algorithms.algorithm import Algorithm
+from alf.algorithms.behaviors import Behaviors
 
 _NOT_NETWORKS = {"_module_sets", "_optimizers"}
 
@@ -20,11 +21,13 @@ def network_summary(algorithm: Algorithm) -> str:
 
     Returns:
       Lines of text: for each network its place in the algorithm, its name, its parameters and the optimiser that trains
-      it ("not trained" for targets and other copies), its variables below it; and the totals.
+      it ("not trained" for targets, other copies and frozen behaviors), its variables below it; and the totals.
     """
+    learning = algorithm.trained.values() if isinstance(algorithm, Behaviors) else [algorithm]
     trained_by = {
         variable.ref(): type(optimizer).__name__
-        for _, optimizer, modules in algorithm.get_optimizer_and_module_sets()
+        for part in learning
+        for _, optimizer, modules in part.get_optimizer_and_module_sets()
         if optimizer is not None
         for module in modules
         for variable in ([module] if isinstance(module, tf.Variable) else module.trainable_variables)

@@ -20,6 +20,9 @@ FINAL_OBSERVATION = "final_obs"
 
 DONE_CONDITIONS = ("any", "all")
 
+# How often an environment is reset until somebody is alive.
+_MAX_EMPTY_EPISODES = 10
+
 
 class _Begins(NamedTuple):
     """What is left to be seen of a step: agents that go on and agents that begin, with their observations."""
@@ -148,11 +151,18 @@ class AgentsEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Starts an episode; the seed and the options go to the environment."""
+        """Starts an episode; the seed and the options go to the environment, which is reset again where nobody is alive."""
         super().reset(seed=seed)
-        observations, _ = self._env.reset(seed=seed, options=options)
-        if not self._env.agents:
-            raise ValueError("The environment has no agent alive after its reset: an episode needs at least one.")
+        for again in range(_MAX_EMPTY_EPISODES):
+            # By the same seed nobody would be alive again.
+            observations, _ = self._env.reset(seed=None if again else seed, options=options)
+            if self._env.agents:
+                break
+        else:
+            raise ValueError(
+                f"The environment has no agent alive after its reset (tried {_MAX_EMPTY_EPISODES} times): an episode needs at "
+                "least one, so have its reset make some."
+            )
         self._open.clear()
         self._gone.clear()
         self._rest = None

@@ -79,7 +79,8 @@ class RestartingEnvironment(BatchedEnvironment):
           max_restarts_per_window: how often within `window_secs`.
           window_secs: see above.
           nonfinite: what a NaN or infinity in an observation or a reward does: "error" raises, "truncate" resets the
-            environment, which truncates the episodes of all its rows at their last good observations.
+            environment, which truncates the episodes of all its rows at their last good observations. What a reset shows is
+            always an error.
           find_fault: called when such an environment fails that never took a step: says in a sentence what is wrong with
             all of its kind, which is a BrokenEnvironmentError then; None where it finds nothing.
 
@@ -255,7 +256,9 @@ class RestartingEnvironment(BatchedEnvironment):
         """Counts the first step of new episodes, which cannot be truncated and so must be finite."""
         self._steps += 1
         if not self._check_finite(first):
-            raise finite_check.nonfinite_error(first, self._env.observation_spec(), self.first_env_id, self._steps - 1)
+            raise finite_check.nonfinite_error(
+                first, self._env.observation_spec(), self.first_env_id, self._steps - 1, True
+            )
         return first
 
     def _owned(self, step: ts.TimeStep) -> ts.TimeStep:
@@ -283,7 +286,9 @@ class RestartingEnvironment(BatchedEnvironment):
     def _truncate(self, first: ts.TimeStep) -> ts.TimeStep:
         """Ends all open episodes; queues what comes after, up to `first` of the new ones; returns the first of it."""
         if not self._check_finite(first):
-            raise finite_check.nonfinite_error(first, self._env.observation_spec(), self.first_env_id, self._steps)
+            raise finite_check.nonfinite_error(
+                first, self._env.observation_spec(), self.first_env_id, self._steps, True
+            )
         self._pending.extend(_truncation(self._current_time_step, first, self._repeated))
         self._pending.append(self._owned(first))
         self._steps += 1

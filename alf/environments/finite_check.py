@@ -44,7 +44,7 @@ def _is_finite(values: np.ndarray) -> bool:
 
 
 def nonfinite_error(
-    step: ts.TimeStep, observation_spec: Any, first_env_id: int, step_number: int
+    step: ts.TimeStep, observation_spec: Any, first_env_id: int, step_number: int, first: bool = False
 ) -> FloatingPointError:
     """The error that names the first stream and value of `step` that are not finite.
 
@@ -53,6 +53,7 @@ def nonfinite_error(
       observation_spec: its specs, whose names the error gives.
       first_env_id: the stream of row 0.
       step_number: how many time steps each stream gave before this one.
+      first: it begins episodes, where there is nothing to truncate.
     """
     names = [spec.name or "observation" for spec in tf.nest.flatten(observation_spec)]
     values = [("reward", step.reward), *zip(names, tf.nest.flatten(step.observation), strict=True)]
@@ -61,8 +62,11 @@ def nonfinite_error(
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             seen = np.array2string(value[row], threshold=8)
+            advice = ": correct the environment, or set nonfinite='truncate' to go on without it."
+            if first:
+                advice = ", the first of an episode, which cannot be truncated: correct the environment's reset."
             return FloatingPointError(
                 f"Stream {first_env_id + row} (row {row} of {len(value)}) gave {name} = {seen} at its step "
-                f"{step_number}: correct the environment, or set nonfinite='truncate' to go on without it."
+                f"{step_number}{advice}"
             )
     return FloatingPointError(f"A value that is not finite came at step {step_number}.")

@@ -116,7 +116,7 @@ class TrainerConfig:
           summarize_action_distributions: report the parameters of the action distributions.
           num_steps_per_iter: environment steps in an iteration of the on-policy trainer.
           initial_collect_steps: environment steps to collect before the first update of a run; a resumed one counts what
-            its replay memory holds.
+            its replay memory holds. Without such a memory the first update learns from the last batch of them only.
           num_updates_per_train_step: passes over the data, or sampled batches, in an iteration.
           mini_batch_length: L, steps in a training sequence. Of whole batches a divisor of T, None for T. Of samples any
             number: the last step is only looked at, so 2 trains one transition and n + 1 is for n-step returns.

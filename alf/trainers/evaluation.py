@@ -145,7 +145,8 @@ class EpisodeRecorder:
         """What the episodes so far came to; the success rate is NaN where nothing tells of successes."""
         behaviors = () if self.agents is None else self.agents.result()
         if not self.returns:
-            return Evaluation(0, math.nan, math.nan, math.nan, math.nan, self.steps, (), step, behaviors=behaviors)
+            nan = math.nan
+            return Evaluation(0, nan, nan, nan, nan, self.steps, (), step, behaviors=behaviors, complete=self.done)
         rates = [b.success_rate for b in behaviors if b.name in self._by_behavior]
         if not rates and self._told:
             rates = [float(np.mean(self.succeeded))]
@@ -160,6 +161,7 @@ class EpisodeRecorder:
             step,
             float(np.mean(self.shaped_returns)) if self.shaped_returns else None,
             behaviors,
+            self.done,
         )
 
     @property
@@ -241,8 +243,8 @@ class Evaluator:
         Args:
           count: EnvironmentEpisodes or EnvironmentSteps.
           step: global counter of the weights, noted in the result.
-          max_episode_steps: a longer episode ends the evaluation with those that have ended, and so do `MOST_CUTS` cuts in a
-            row.
+          max_episode_steps: a longer episode ends the evaluation with those that have ended, which is not `complete` then, and
+            so do `MOST_CUTS` cuts in a row.
           should_stop: asked at each step.
 
         Returns:

@@ -25,6 +25,8 @@ class Evaluation(NamedTuple):
       average_shaped_return: as `average_return`, of the rewards that are learned from (`reward_shaping_fn`); None
         where these are those of the environment.
       behaviors: the same of the episodes of single agents, by the names of their behaviors; empty for a single agent.
+      complete: whether all that was asked for has ended. Where some was given up, as it went on for too long or was cut again
+        and again, those that have ended may be the easy ones: such an evaluation ends no run and makes no checkpoint the best.
     """
 
     episodes: int
@@ -37,19 +39,25 @@ class Evaluation(NamedTuple):
     step: int = 0
     average_shaped_return: float | None = None
     behaviors: tuple[BehaviorEvaluation, ...] = ()
+    complete: bool = True
 
     def behavior(self, name: str) -> BehaviorEvaluation | None:
         """What the agents of one behavior came to; None where there is none of this name."""
         return next((b for b in self.behaviors if b.name == name), None)
 
     def score(self, behavior: str | None) -> tuple[float, int]:
-        """What judges the weights: the mean return of all, or of the agents of one behavior, and of how many episodes."""
+        """What judges the weights: the mean return of all, or of the agents of one behavior, and of how many episodes.
+
+        Of none, and NaN, where the evaluation is not `complete`.
+        """
         judged = self if behavior is None else self.behavior(behavior)
-        return (math.nan, 0) if judged is None else (judged.average_return, judged.episodes)
+        if judged is None or not self.complete:
+            return math.nan, 0
+        return judged.average_return, judged.episodes
 
     def plain(self) -> list[Any]:
         """As lists, text and numbers, for files and other processes."""
-        return [*self[:-1], [list(b) for b in self.behaviors]]
+        return [*self[:-2], [list(b) for b in self.behaviors], self.complete]
 
     @classmethod
     def of_plain(cls, row: Sequence[Any]) -> Evaluation:

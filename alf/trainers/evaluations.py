@@ -37,7 +37,10 @@ class History(tf.train.experimental.PythonState):
         return self._kept[-1] if self._kept else None
 
     def add(self, result: Evaluation, best_by: str | None = None) -> bool:
-        """Adds an evaluation; returns whether its mean return, or that of the behavior `best_by`, is the best so far."""
+        """Adds an evaluation; returns whether its mean return, or that of the behavior `best_by`, is the best so far.
+
+        One that is not `complete` is none of those that are compared.
+        """
         before = [score for score, episodes in (e.score(best_by) for e in self._kept) if episodes]
         self._kept.append(result)
         score, episodes = result.score(best_by)
@@ -282,13 +285,16 @@ def _tell(result: Evaluation, iteration: int, beside: bool) -> None:
         logging.warning("%s: no episode has ended in %d env steps.", where, result.environment_steps)
         return
     success = "" if math.isnan(result.success_rate) else f", success rate {result.success_rate:.2f}"
-    logging.info(
-        "%s: return %.2f ± %.2f over %d episodes%s.",
+    cut = "" if result.complete else "; others did not end, so that it ends no run and makes no checkpoint the best"
+    tell = logging.info if result.complete else logging.warning
+    tell(
+        "%s: return %.2f ± %.2f over %d episodes%s%s.",
         where,
         result.average_return,
         result.std_return,
         result.episodes,
         success,
+        cut,
     )
     for b in result.behaviors:
         logging.info("%s: %s", b.name, told(b))

@@ -177,6 +177,14 @@ class OffPolicyTrainer(Trainer):
         uses = self.algorithm.memory_uses(self._training())
         fillings = [_Filling(behavior, use) for behavior, use in uses.items()]
         least = self._steps_before_learning()
+        if begins and not uses and steps < least:
+            logging.warning(
+                "TrainerConfig.initial_collect_steps=%d are collected, and the first update learns from the last %d of them "
+                "only, since whole_replay_buffer_training with clear_replay_buffer keeps one batch: set it to 0, or one of these "
+                "to False.",
+                self._config.initial_collect_steps,
+                fresh,
+            )
         while (begins and _held(steps, uses.values()) < least) or not _all_filled(uses.values()):
             fresh = more()
             for filling in fillings:

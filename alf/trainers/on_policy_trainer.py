@@ -12,6 +12,7 @@ from alf.drivers.on_policy_driver import OnPolicyDriver
 from alf.environments.batched_environment import BatchedEnvironment
 from alf.trainers.building import refuse_offline, tell_of_no_effect, tell_of_one_environment
 from alf.trainers.config import TrainerConfig
+from alf.trainers.interrupts import Interrupted
 from alf.trainers.policy_trainer import Trainer
 
 # Settings of training in passes, or on samples, and of what comes before it.
@@ -27,7 +28,10 @@ _OF_OTHERS = (
 
 @gin.configurable("on_policy_trainer", module="alf")
 class OnPolicyTrainer(Trainer):
-    """An iteration makes `num_steps_per_iter` environment steps, with an update every `unroll_length` batched ones."""
+    """An iteration makes `num_steps_per_iter` environment steps, with an update every `unroll_length` batched ones.
+
+    A signal ends it at the update, or in the collecting, that it comes in.
+    """
 
     def __init__(self, config: TrainerConfig) -> None:
         """Creates the trainer; see `Trainer`."""
@@ -63,9 +67,19 @@ class OnPolicyTrainer(Trainer):
     def _train_iter(
         self, iter_num: int, policy_state: Nest, time_step: ActionTimeStep | None
     ) -> tuple[ActionTimeStep | None, Nest, int]:
-        driver = self.driver
+        driver, steps = self.driver, 0
         assert isinstance(driver, OnPolicyDriver)
-        return driver.run(self._config.num_steps_per_iter, time_step, policy_state)
+        while steps < self._config.num_steps_per_iter:
+            try:
+                with self._signals.interruptible():
+                    steps += driver.gather()
+            except Interrupted:
+                # A shorter iteration, but for a run that is to be repeated exactly: that one makes it again.
+                if not steps or self._config.exact_resume:
+                    raise
+                break
+            self.algorithm.train()
+        return None, (), steps
 
     def _collect(self, at_random: bool) -> int:
         driver = self.driver

@@ -268,8 +268,7 @@ class Trainer(Improver):
 
     def _make_environments(self, place: tuple[int, int]) -> list[BatchedEnvironment]:
         """Environments for what begins at a `_place`: later ones have other seeds."""
-        if self._config.exact_resume:
-            run_seeds.reseed_process(self._seeds.init, place[0])
+        run_seeds.reseed_process(self._seeds.init, *place)
         envs = []
         for child in run_seeds.at_iteration(self._seeds.environments, *place).spawn(self._num_environments()):
             env = self._create_environment(random_seed=child)
@@ -325,7 +324,7 @@ class Trainer(Improver):
     def _make_evaluator(self) -> Evaluator:
         self._configuration.check(self._root_dir)
         config = self._config
-        env_seed, acting_seed = self._evaluation_seeds.spawn(2)
+        env_seed, acting_seed = run_seeds.at_iteration(self._evaluation_seeds, *self._place).spawn(2)
         env = self._create_evaluation_environment(env_seed)
         with closed_if_it_fails([env]):
             return Evaluator(
@@ -341,7 +340,8 @@ class Trainer(Improver):
         if self._rows_of_evaluations is None:
             # The evaluator is for as many, also where a later schedule has other evaluations.
             self._rows_of_evaluations = evaluation_rows(self.schedule.evaluation_steps, self._train_batch_size)
-        return create_evaluation_environment(self._rows_of_evaluations, seed, self._create_environment)
+        with run_seeds.apart(seed):
+            return create_evaluation_environment(self._rows_of_evaluations, seed, self._create_environment)
 
     def _refresh_evaluator(self, evaluator: Evaluator, step: int) -> None:
         # An evaluation follows from the seed and its step alone, so that it is the same after a resume.
@@ -378,7 +378,8 @@ class Trainer(Improver):
     def _evaluate(self, count: Count) -> None:
         self._report.enter("evaluation")
         try:
-            super()._evaluate(count)
+            with run_seeds.apart(self._evaluation_seeds, self._counters.global_steps + 1):
+                super()._evaluate(count)
         finally:
             self._report.enter("training")
 

@@ -316,6 +316,7 @@ class RunReport:
         with self._evaluated:
             if result.episodes:
                 self._last_evaluation = (result.average_return, result.std_return, result.episodes)
+            if result.episodes and result.complete:
                 self._best = max(result.average_return, -float("inf") if self._best is None else self._best)
             counters = self._counters
             axes: dict[str, Value] = {

@@ -39,7 +39,7 @@ class Schedule:
       improve_is: "total": improve_steps count from the start of the run, resumed runs included; "additional": from the
         moment that `improve` is called.
       heatup_using_network_decisions: warm up by the policy instead of at random.
-      max_episode_steps: an episode that is longer is not waited for, in heat-up and evaluation.
+      max_episode_steps: an episode that is longer is not waited for, in heat-up and evaluation, which judges nothing then.
     """
 
     heatup_steps: Any = "0 env_steps"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -91,11 +93,23 @@ def at_iteration(seed: np.random.SeedSequence, iteration: int, collected: int = 
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, _RESUMED, *begin))
 
 
-def reseed_process(seed: np.random.SeedSequence, iteration: int) -> None:
-    """Seeds Python's and numpy's generators of the process, which some environments draw from, for an iteration."""
-    number = integer(at_iteration(seed, iteration))
+def reseed_process(seed: np.random.SeedSequence, iteration: int, collected: int = 0) -> None:
+    """Seeds Python's and numpy's generators of the process, which some environments draw from; as `at_iteration`."""
+    number = integer(at_iteration(seed, iteration, collected))
     random.seed(number)
     np.random.seed(number)
+
+
+@contextlib.contextmanager
+def apart(seed: np.random.SeedSequence, iteration: int = 0) -> Iterator[None]:
+    """Inside, the process's generators draw by `reseed_process`; behind it they go on as if nobody had drawn from them."""
+    pythons, numpys = random.getstate(), np.random.get_state()
+    reseed_process(seed, iteration)
+    try:
+        yield
+    finally:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
 
 
 def integer(seed: np.random.SeedSequence) -> int:

@@ -30,8 +30,9 @@ class Standing:
 
     @property
     def last(self) -> Evaluation | None:
-        """The last evaluation; None when there is none, or no episode ended in it."""
-        return self.evaluations[-1] if self.evaluations and self.evaluations[-1].episodes else None
+        """The last evaluation; None when there is none, no episode ended in it, or it is not `complete`."""
+        last = self.evaluations[-1] if self.evaluations else None
+        return last if last is not None and last.episodes and last.complete else None
 
     def of(self, behavior: str) -> list[BehaviorEvaluation]:
         """What the evaluations tell of the agents of one behavior."""
@@ -55,6 +56,7 @@ class TargetCondition(abc.ABC):
     """A condition with a target for the environment as a whole, or with one for each of several behaviors.
 
     In the latter case it holds when it does for all of those that are named, each judged by its own agents' episodes.
+    Evaluations that are not `complete` count for nothing, and no condition holds while the last one is not.
     """
 
     def __init__(self, name: str, target: Target) -> None:
@@ -69,6 +71,9 @@ class TargetCondition(abc.ABC):
 
     def __call__(self, run: Standing) -> str | None:
         """See `StopCondition`."""
+        if run.evaluations and not run.evaluations[-1].complete:
+            return None
+        run = Standing([evaluation for evaluation in run.evaluations if evaluation.complete], run.seconds)
         if not isinstance(self.target, Mapping):
             return self._reached(run.evaluations, self.target)
         reasons = {name: self._reached(run.of(name), target) for name, target in self.target.items()}

@@ -9,8 +9,12 @@ from tf_agents.specs import tensor_spec
 
 from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf.algorithms.agent import Agent
+from alf.algorithms.behavior import Behavior
+from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.network_summary import network_summary, networks_of
 from alf.algorithms.parameter_noise import ParameterNoise
+from alf.environments import suite_agents
+from alf.environments.utils import create_environment
 from tests.algorithms.networks import feed_forward
 from tests.algorithms.off_policy import adam, make
 
@@ -52,3 +56,20 @@ def test_all_networks_of_parts_are_found_once_and_in_the_same_order() -> None:
     networks = [network for _, network in networks_of(algorithm)]
     assert len(networks) == len({id(network) for network in networks}) == 6
     assert [place for place, _ in networks_of(algorithm)] == [place for place, _ in networks_of(make("td3", OBS, BOX))]
+
+
+def test_a_behavior_that_does_not_learn_is_trained_by_nobody() -> None:
+    """Though its algorithm has an optimizer, as an opponent in self-play has."""
+    env = create_environment("pursuit", env_load_fn=suite_agents.load, num_parallel_environments=1, seed=1)
+    specs = [tensor_spec.from_spec(spec) for spec in (env.observation_spec(), env.action_spec())]
+    env.close()
+
+    def dqn(observation_spec, action_spec, debug_summaries=False):
+        return make("dqn", observation_spec, action_spec, layers=(7,))
+
+    pair = Behaviors(*specs, {"chaser": Behavior(dqn, trained=False), "runner": Behavior(dqn)})
+    lines = network_summary(pair).splitlines()
+    kinds = sorted(" ".join(line.split()[3:]) for line in lines[:-1] if not line.startswith("  "))
+    assert kinds == ["Adam", "not trained", "not trained", "not trained"]
+    trained = sum(int(np.prod(v.shape)) for _, own in pair.by_name["runner"].optimized_variables() for v in own)
+    assert lines[-1].split()[-2:] == [f"{trained:,}", "trained"]

@@ -254,6 +254,25 @@ def test_what_is_handed_out_is_not_written_to() -> None:
     assert [part["agent"]["reward"].tolist() for part in seen] == [[0.0], [3.0], [5.0]]
 
 
+class _Seeded(Scripted):
+    """Keeps the seeds and options of its resets."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.given.append({"seed": seed, "options": options})
+        return super().reset(seed, options)
+
+
+@pytest.mark.parametrize("empty", [0, 1, 9])
+def test_an_episode_without_agents_is_passed_over(empty: int) -> None:
+    """Reset again without the seed, by which nobody would be there again."""
+    scripted = _Seeded([Turn({})] * empty + [Turn({"a": 4.0}), Turn({"a": 5.0}, {"a": 1.0})], ["a"])
+    env = AgentsEnv(scripted)
+    observation, _ = env.reset(seed=7, options={"level": 3})
+    assert observation["agent"]["observation"].tolist() == [4.0]
+    assert [one["seed"] for one in scripted.given] == [7] + [None] * empty
+    assert all(one["options"] == {"level": 3} for one in scripted.given)
+
+
 # ---- errors ----
 
 
@@ -274,7 +293,7 @@ _PAIR = Turn({"a": 1.0, "b": 2.0})
         (lambda: AgentsEnv(Scripted([_ALONE, Turn({"a": 1.0}, {"a": None})], ["a"])), "reward of agent 'a' is None"),
         (lambda: AgentsEnv(Scripted([_ALONE, Turn({"a": [1.0, 2.0]})], ["a"])), r"agent 'a' .* shape \(2,\)"),
         (lambda: AgentsEnv(Scripted([_ALONE], ["a", "b"]), done_condition="any"), "Agent 'b' .* not observed"),
-        (lambda: AgentsEnv(Scripted([Turn({})], ["a"])), "no agent alive after its reset"),
+        (lambda: AgentsEnv(Scripted([Turn({})] * 10, ["a"])), r"no agent alive after its reset \(tried 10 times\)"),
         (
             lambda: AgentsEnv(Scripted([_PAIR], ["a"]), {"a": "x", "b": "y"}),
             "behavior 'y' appeared, which has no slots",

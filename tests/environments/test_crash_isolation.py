@@ -493,5 +493,5 @@ def test_nan_in_a_first_observation_is_an_error() -> None:
             return step
 
     env = RestartingEnvironment(lambda seed: Bad(2), nonfinite="truncate")
-    with pytest.raises(FloatingPointError, match=r"Stream 0 .* at its step 0"):
+    with pytest.raises(FloatingPointError, match=r"Stream 0 .* at its step 0, .* the environment's reset\.$"):
         env.reset()

@@ -108,8 +108,10 @@ def test_the_history_keeps_what_it_is_given(algorithm, tmp_path):
     assert str(again.all) == str(history.all)
     assert again.last.behavior("runner").returns == (4.0,)
     assert again.last.behavior("nobody") is None
-    # What runs wrote before there were behaviors.
+    # What runs wrote before they told whether all was there, and before there were behaviors.
     again.deserialize(json.dumps([list(history.last)[:-1]]).encode())
+    assert str(again.all) == str(history.all)
+    again.deserialize(json.dumps([list(history.last)[:-2]]).encode())
     assert again.last.behaviors == ()
 
 

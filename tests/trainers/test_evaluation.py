@@ -221,8 +221,9 @@ def test_without_an_episode_there_are_no_numbers():
     assert all(math.isnan(x) for x in (result.average_return, result.std_return, result.success_rate))
     history = History()
     assert history.add(result) is False
-    assert history.add(result._replace(episodes=1, average_return=-1.0, returns=(-1.0,))) is True
-    assert history.add(result._replace(episodes=1, average_return=-1.0, returns=(-1.0,))) is False
+    whole = result._replace(episodes=1, average_return=-1.0, returns=(-1.0,), complete=True)
+    assert history.add(whole) is True
+    assert history.add(whole) is False
     again = History()
     again.deserialize(history.serialize().encode())
     assert str(again.all) == str(history.all)

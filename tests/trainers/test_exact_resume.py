@@ -70,6 +70,24 @@ def test_two_halves_make_the_whole(trainer_class, bindings, small_config, tmp_pa
     assert lags is None or lags.sum() == whole.counters.env_steps / whole.driver._batch_size
 
 
+def test_an_iteration_that_a_signal_cuts_is_made_again(small_config, tmp_path):
+    """After the first of its two updates, which do not count."""
+    whole = _run(OnPolicyTrainer, small_config, root_dir=str(tmp_path / "whole"), num_iterations=4)
+    cut = small_config(OnPolicyTrainer, **EXACT, num_iterations=4).create_trainer()
+    cut.initialize()
+    train, updates = cut.algorithm.train, []
+
+    def interrupted():
+        updates.append(train())
+        if len(updates) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    object.__setattr__(cut.algorithm, "train", interrupted)
+    cut.train()
+    assert (cut.counters.iterations, cut.counters.env_steps, len(updates)) == (2, 64, 5)
+    _assert_same(whole, _run(OnPolicyTrainer, small_config, num_iterations=4))
+
+
 @pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
 def test_a_trainer_that_improves_twice_makes_the_whole_too(trainer_class, small_config, tmp_path):
     """Its first part ends with a periodic checkpoint, at which the environments are closed."""

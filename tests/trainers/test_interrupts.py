@@ -14,6 +14,7 @@ from alf.replay.replay_buffer import ReplayBuffer
 from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.run_index import RunIndex
 from alf.utils.uninterrupted import held_up
 
@@ -163,6 +164,31 @@ def test_no_signal_leaves_a_batch_half_stored(small_config, monkeypatch):
     trainer.train()
     assert (trainer.counters.iterations, trainer.counters.env_steps) == (0, 16)
     assert trainer.algorithm.exp_replayer.total_steps == 16
+
+
+@pytest.mark.parametrize(("where", "updates"), [("update", 3), ("collecting", 2)])
+def test_a_signal_ends_an_iteration_of_many_updates_at_the_next(where, updates, small_config, tmp_path):
+    """Each is of 16 steps, and the iteration of twenty: what was made of it counts, and a run that goes on makes the rest."""
+    settings = {"num_steps_per_iter": 16 * 20, "num_iterations": 0, "num_env_steps": 16 * 25, "unroll_length": 4}
+    trainer = small_config(OnPolicyTrainer, **settings).create_trainer()
+    trainer.initialize()
+    interrupted = {"update": (trainer.algorithm, "train"), "collecting": (trainer._envs[0], "step")}[where]
+    call, calls = getattr(*interrupted), []
+
+    def third(*args):
+        calls.append(args)
+        if len(calls) == {"update": 3, "collecting": 9}[where]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return call(*args)
+
+    object.__setattr__(*interrupted, third)
+    trainer.train()
+    assert (trainer.counters.iterations, trainer.counters.env_steps) == (1, 16 * updates)
+    assert int(trainer.algorithm.iterations) == updates
+    assert RunIndex.load(str(tmp_path / "run")).run["status"] == "interrupted"
+    again = small_config(OnPolicyTrainer, **settings).create_trainer()
+    again.train()
+    assert (again.counters.iterations, again.counters.env_steps) == (3, 16 * (updates + 40))
 
 
 @pytest.mark.parametrize(("at", "exact"), [(2, False), (4, False), (4, True)])

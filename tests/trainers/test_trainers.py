@@ -178,6 +178,22 @@ def test_initial_collect_steps_come_before_the_first_update(small_config):
     assert int(trainer.algorithm.iterations) == 2
 
 
+@pytest.mark.parametrize(("trainer_class", "batch"), [(SyncOffPolicyTrainer, 16), (AsyncOffPolicyTrainer, 32)])
+@pytest.mark.parametrize("settings", [{}, {"clear_replay_buffer": False}])
+def test_initial_steps_that_are_not_learned_from_are_told(
+    settings, trainer_class, batch, small_config, tmp_path, caplog
+):
+    """Without a memory the first update has the last batch, and with one all of them."""
+    for steps in (batch, batch + 1):
+        caplog.clear()
+        given = {"num_iterations": 1, "num_updates_per_train_step": 1, "initial_collect_steps": steps, **settings}
+        trainer = small_config(trainer_class, root_dir=str(tmp_path / str(steps)), **given).create_trainer()
+        trainer.train()
+        told = [line for line in caplog.messages if line.startswith(f"TrainerConfig.initial_collect_steps={steps}")]
+        assert len(told) == (steps > batch and not settings)
+        assert not told or f"learns from the last {batch} of them only" in told[0]
+
+
 def test_counting_minibatches(small_config, tmp_path):
     config = small_config(SyncOffPolicyTrainer, update_counter_every_mini_batch=True, mini_batch_size=8)
     trainer = config.create_trainer()
