@@ -178,10 +178,16 @@ def test_initial_collect_steps_come_before_the_first_update(small_config):
     assert int(trainer.algorithm.iterations) == 2
 
 
-@pytest.mark.parametrize(("trainer_class", "batch"), [(SyncOffPolicyTrainer, 16), (AsyncOffPolicyTrainer, 32)])
-@pytest.mark.parametrize("settings", [{}, {"clear_replay_buffer": False}])
+@pytest.mark.parametrize(
+    ("trainer_class", "batch", "settings"),
+    [
+        (SyncOffPolicyTrainer, 16, {}),
+        (SyncOffPolicyTrainer, 16, {"clear_replay_buffer": False}),
+        (AsyncOffPolicyTrainer, 32, {}),
+    ],
+)
 def test_initial_steps_that_are_not_learned_from_are_told(
-    settings, trainer_class, batch, small_config, tmp_path, caplog
+    trainer_class, batch, settings, small_config, tmp_path, caplog
 ):
     """Without a memory the first update has the last batch, and with one all of them."""
     for steps in (batch, batch + 1):
