@@ -374,6 +374,18 @@ class AsyncOffPolicyTrainer(OffPolicyTrainer):
     def _num_threads(self) -> int:
         return (self._config.num_workers or 1) * self._config.num_envs
 
+    def _make_driver(self, envs: list[BatchedEnvironment]) -> Driver:
+        driver = super()._make_driver(envs)
+        whole = any(use.size is None and use.kept for use in self.algorithm.memory_uses(self._training()).values())
+        if whole and self.algorithm.acts and self._num_threads() > 1 and not driver.reproducible:
+            raise ValueError(
+                f"{self._num_threads()} environment threads (TrainerConfig.num_envs) bring more segments the one than the other, "
+                "so that what a memory keeps cannot be learned from as a whole: train on samples (TrainerConfig."
+                "whole_replay_buffer_training=False), or on the newest batch alone (TrainerConfig.clear_replay_buffer=True), or "
+                "set AsyncOffPolicyDriver.mode='lockstep'."
+            )
+        return driver
+
     def _init_driver(self, envs: list[BatchedEnvironment], random_seed: int) -> Driver:
         refuse_offline(self._config, "async_off_policy_trainer")
         self._name_replayer()

@@ -278,3 +278,28 @@ def test_nothing_of_an_evaluation_beside_is_stored(replay_config):
         trainer.train()
         assert len(trainer._evaluations.history.all) >= 1
         assert trainer.algorithm.exp_replayer.buffer.index.count.sum() == trainer.counters.env_steps == 3 * 20
+
+
+@pytest.mark.parametrize(
+    ("clear", "replayer", "mode", "threads", "refused"),
+    [
+        (False, None, "async", 2, True),
+        (True, "uniform", "async", 2, False),
+        (True, None, "async", 2, False),
+        (False, None, "async", 1, False),
+        (False, None, "lockstep", 2, False),
+    ],
+)
+def test_threads_that_bring_unequal_numbers_of_segments_fill_no_memory_that_is_learned_from_as_a_whole(
+    clear, replayer, mode, threads, refused, small_config
+):
+    """It would end the run at some batch, whenever one thread has been quicker."""
+    gin.bind_parameter("AsyncOffPolicyDriver.mode", mode)
+    gin.bind_parameter("AsyncOffPolicyDriver.exp_replayer", replayer)
+    trainer = small_config(AsyncOffPolicyTrainer, clear_replay_buffer=clear, num_envs=threads).create_trainer()
+    if not refused:
+        trainer.train()
+        return
+    with pytest.raises(ValueError, match=r"2 environment threads .* bring more segments the one than the other"):
+        trainer.train()
+    assert not trainer.initialized, "what is wrong is the configuration"
