@@ -257,7 +257,7 @@ class RestartingEnvironment(BatchedEnvironment):
         self._steps += 1
         if not self._check_finite(first):
             raise finite_check.nonfinite_error(
-                first, self._env.observation_spec(), self.first_env_id, self._steps - 1, True
+                first, self._env.observation_spec(), self.first_env_id, self._steps - 1, first=True
             )
         return first
 
@@ -287,7 +287,7 @@ class RestartingEnvironment(BatchedEnvironment):
         """Ends all open episodes; queues what comes after, up to `first` of the new ones; returns the first of it."""
         if not self._check_finite(first):
             raise finite_check.nonfinite_error(
-                first, self._env.observation_spec(), self.first_env_id, self._steps, True
+                first, self._env.observation_spec(), self.first_env_id, self._steps, first=True
             )
         self._pending.extend(_truncation(self._current_time_step, first, self._repeated))
         self._pending.append(self._owned(first))
