@@ -34,7 +34,7 @@ from absl import flags, logging
 
 from alf.bin import command_line
 from alf.bin.command_line import UsageError
-from alf.bin.parent_death import ended_with_parent
+from alf.bin.parent_death import ENDING, ended_with_parent
 from alf.bin.search_curves import curves_page
 from alf.bin.search_report import METRIC, Result, markdown, read_result, write_reports
 from alf.bin.search_space import MAX_RUNS, Search, read_search, run_name, run_seed
@@ -238,11 +238,12 @@ def run_search(root_dir: str, search: Search) -> int:
             "of results.csv, and give --metric=%s to compare all by training.",
             METRIC,
         )
-    if _METRIC.value and finished and all(run.score is None for run in finished):
+    if finished and all(run.score is None for run in finished):
         logging.warning(
-            "No run that finished has a value of --metric=%s: the same command with the name of a column of train/stats.jsonl "
-            "compares them.",
-            _METRIC.value,
+            "No run that finished has a %s",
+            f"value of --metric={_METRIC.value}: the same command with the name of a column of train/stats.jsonl compares them."
+            if _METRIC.value
+            else "score: no episode has ended in them, or StatsReporter.formats has neither 'csv' nor 'jsonl'.",
         )
     print(f"Runs: {paths['csv']}; plot: {paths['svg']}; learning curves: {page}")
     if interrupted:
@@ -389,7 +390,7 @@ class Pool:
             if self._active:
                 logging.warning("Ending %d runs, which save first; once more ends them at once.", len(self._active))
             for process in self._active.values():
-                _signal(process, signal.SIGTERM)
+                _signal(process, ENDING)
             self._wait()
             why = f"since they had not saved within {_SAVING_SECS:.0f} s"
         except KeyboardInterrupt:

@@ -9,33 +9,40 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from alf.bin.search_report import METRIC, Group, Result, group, label
-from alf.trainers.report import html_page, read_columns
+from alf.trainers.report import Columns, html_page, read_columns, x_axis
 from alf.trainers.report_svg import COLOURS, Series, line_chart
 
-X_AXIS = "env_steps"
 # As many settings as there are colours are compared in one picture, and so many have a picture of their own.
 _MOST_COMPARED = len(COLOURS)
 _MOST_SHOWN = 60
 _GRID = 200
 
 
-def read_curve(directory: str, metric: str | None = None) -> Series | None:
-    """The learning curve of a run, named after its directory.
+def read_table(directory: str, metric: str | None = None) -> Columns:
+    """The columns of the run's `train/stats.csv`; of `eval/stats.csv` where it is about the return, and training has none."""
+    train = read_columns(os.path.join(directory, "train", "stats.csv"))
+    if metric is None and not np.isfinite(train.get(METRIC, [])).any():
+        return read_columns(os.path.join(directory, "eval", "stats.csv"))
+    return train
+
+
+def read_curve(columns: Columns, axis: str, metric: str | None = None) -> Series | None:
+    """The learning curve of a run, without a name.
 
     Args:
-      directory: of the run.
-      metric: column of `train/stats.csv`; by default the mean return.
+      columns: of the run.
+      axis: one of them.
+      metric: another one; by default the mean return.
 
     Returns:
-      the metric over the environment steps; None where the run has written neither.
+      the metric over the axis; None where the run has written neither.
     """
-    columns = read_columns(os.path.join(directory, "train", "stats.csv"))
-    x, y = columns.get(X_AXIS, []), columns.get(metric or METRIC, [])
+    x, y = columns.get(axis, []), columns.get(metric or METRIC, [])
     points = [(a, b) for a, b in zip(x, y, strict=False) if np.isfinite(a) and np.isfinite(b)]
     if not points:
         return None
     xs, ys = zip(*points, strict=True)
-    return Series(os.path.basename(directory), xs, ys)
+    return Series("", xs, ys)
 
 
 def mean_curve(name: str, curves: Sequence[Series]) -> Series | None:
@@ -57,12 +64,12 @@ def curves_page(root_dir: str, results: Sequence[Result], title: str, metric: st
       root_dir: of the search, which the runs are below of.
       results: of its runs, finished or not.
       title: of the page.
-      metric: as `read_curve` takes it.
+      metric: column of the statistics of training; by default the mean return, of evaluations where training has none.
     """
     groups = group(results)
-    curves = _curves(root_dir, results, metric)
+    curves, x_label = _curves(root_dir, results, metric)
     shown = [g for g in groups if g.number in curves]
-    what, x_label = (metric or METRIC).rpartition("/")[2], "environment steps"
+    what = (metric or METRIC).rpartition("/")[2]
     means = [(g, mean_curve(str(g.number), curves[g.number])) for g in shown]
     compared = [mean for _, mean in means if mean is not None][:_MOST_COMPARED]
     body = [f"<h1>{escape(title)}</h1>", _key(groups)]
@@ -79,14 +86,16 @@ def curves_page(root_dir: str, results: Sequence[Result], title: str, metric: st
     return html_page(title, "\n".join(body))
 
 
-def _curves(root_dir: str, results: Sequence[Result], metric: str | None) -> dict[int, list[Series]]:
-    """For each setting that has some, by number, the curves of its runs, called by their repeats."""
+def _curves(root_dir: str, results: Sequence[Result], metric: str | None) -> tuple[dict[int, list[Series]], str]:
+    """For each setting that has some, by number, the curves of its runs, called by their repeats; and what they are over."""
+    tables = [read_table(os.path.join(root_dir, r.name), metric) for r in results]
+    axis, label = x_axis(*tables)
     found: dict[int, list[Series]] = {}
-    for r in results:
-        curve = read_curve(os.path.join(root_dir, r.name), metric)
+    for r, table in zip(results, tables, strict=True):
+        curve = read_curve(table, axis, metric)
         if curve is not None:
             found.setdefault(r.number, []).append(curve._replace(name=f"repeat {r.repeat}"))
-    return found
+    return found, label
 
 
 def _key(groups: Sequence[Group]) -> str:

@@ -45,16 +45,20 @@ def read_result(directory: str, run: Result, metric: str | None = None) -> Resul
     Args:
       directory: of the run.
       run: whose numbers are filled in.
-      metric: column of the training's statistics that is its score; by default the mean return of the last evaluation where
-        there is one, of the agents of `TrainerConfig.best_by` if that is set, else the mean return of training.
+      metric: column of the training's statistics that is its score; by default the mean return of the last complete
+        evaluation where there is one, of the agents of `TrainerConfig.best_by` if that is set, else the mean return of training.
     """
-    index, row = RunIndex.load(directory), last_row(directory, [])
+    index, row = RunIndex.load(directory), last_row(directory, []) or _last_of(directory)
     latest, best, judged_by = index.final() or index.latest(), index.best(), index.run.get("judged_by")
     rated = judged_by == RATING
     score, source = row.get(metric or METRIC), "training"
     if metric is None:
         name = METRIC if judged_by is None or rated else METRIC.replace("/", f"/{judged_by}/")
-        evaluated = read_columns(os.path.join(directory, "eval", "stats.csv")).get(name)
+        columns = read_columns(os.path.join(directory, "eval", "stats.csv"))
+        returns = columns.get(name, [])
+        # Of one that is not complete, the episodes that came to their end may be the easy ones.
+        complete = columns.get("complete", [1.0] * len(returns))
+        evaluated = [value for value, whole in zip(returns, complete, strict=False) if whole != 0.0]
         if evaluated and math.isfinite(evaluated[-1]):
             score, source = evaluated[-1], "evaluation"
     steps = row.get("env_steps", latest.env_steps if latest else None)
@@ -65,6 +69,12 @@ def read_result(directory: str, run: Result, metric: str | None = None) -> Resul
         seconds=_number(row.get("seconds")),
         source=None if _number(score) is None else source,
     )
+
+
+def _last_of(directory: str) -> dict[str, Any]:
+    """The last row of a run whose training writes no `stats.jsonl`."""
+    columns = read_columns(os.path.join(directory, "train", "stats.csv"))
+    return {name: values[-1] for name, values in columns.items() if math.isfinite(values[-1])}
 
 
 def _number(value: Any) -> float | None:

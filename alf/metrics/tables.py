@@ -16,6 +16,9 @@ from typing import Any, TextIO
 import numpy as np
 
 Value = float | int | str | None
+
+# The axis that rows are ordered by, and cut at.
+STEP = "global_step"
 _BLOCK = 1 << 16
 
 

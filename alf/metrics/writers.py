@@ -13,10 +13,8 @@ from absl import logging
 from alf.metrics.event_files import OTHER_AXIS, cut_events
 from alf.metrics.histogram import Histogram
 from alf.metrics.summary_writer import SummaryWriter
-from alf.metrics.tables import CsvFile, JsonLinesFile, RowFile, Value
+from alf.metrics.tables import STEP, CsvFile, JsonLinesFile, RowFile, Value
 
-# The axis that rows are ordered by, and cut at.
-STEP = "global_step"
 # Columns of x values; of `Row.axes`.
 AXES = (STEP, "iteration", "env_steps", "episodes", "seconds", "wall_time")
 

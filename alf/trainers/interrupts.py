@@ -23,7 +23,8 @@ class Interrupted(BaseException):
 class StopSignals:
     """Turns the first SIGINT, SIGTERM or SIGHUP into a request to stop; the second one ends the process at once.
 
-    But for SIGHUP: of a terminal that closes both the shell and the kernel tell.
+    SIGHUP is neither the first nor the second of two: of a terminal that closes both the shell and the kernel tell, and a
+    machine that goes down sends it beside SIGTERM.
     In a notebook, or wherever else somebody types Python, a second SIGINT raises KeyboardInterrupt: a session has more in it.
     A context manager. Handlers are installed in the main thread only, elsewhere it does nothing, and the previous ones
     are put back at the end. A signal that is ignored, as SIGHUP is under nohup, stays so.
@@ -31,6 +32,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._requested: str | None = None
+        self._asked = False  # by a signal that counts as the first of two
         self._interruptible = False
         self._previous: dict[int, Any] = {}
         self._taken_back: set[int] = set()
@@ -80,9 +82,10 @@ class StopSignals:
         self._previous = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
+        name, again = signal.Signals(number).name, self._asked and number != signal.SIGHUP
+        self._asked = self._asked or number != signal.SIGHUP
         if self._requested:
-            if number == signal.SIGHUP:
+            if not again:
                 return
             if number == signal.SIGINT and _in_session():
                 raise KeyboardInterrupt
@@ -91,7 +94,8 @@ class StopSignals:
             return
         self._requested = name
         ended = "training" if _in_session() else "the process"
-        logging.warning("%s: finishing the iteration and writing a checkpoint; once more ends %s at once.", name, ended)
+        more = "once more" if self._asked else "SIGTERM twice"
+        logging.warning("%s: finishing the iteration and writing a checkpoint; %s ends %s at once.", name, more, ended)
         if self._interruptible and not in_whole():
             self._interruptible = False
             raise Interrupted(name)

@@ -74,7 +74,7 @@ class Trainer(Improver):
         self._paths_begin = files.beginning()
         self._configuration = Configuration()
         self._lock = RunLock(self._root_dir)
-        self._saver = Saver(self._root_dir, config, self._counters)
+        self._saver = Saver(self._root_dir, config, self._counters, self._lock)
         self._algorithm: OffPolicyAlgorithm | None = None
         self._driver: Driver | None = None
         self._self_play: Versions | None = None
@@ -202,9 +202,8 @@ class Trainer(Improver):
     def close(self) -> None:
         """Ends the driver and closes environments and files, whatever state they are in; any number of times."""
         self._ended = self._initialized
-        self._close_streams()
         closers, self._closers = self._closers, []
-        close_all([self._evaluations.close, *closers, self._lock.release])
+        close_all([self._close_streams, self._evaluations.close, *closers, self._lock.release])
 
     def __enter__(self) -> Trainer:
         return self
@@ -438,7 +437,7 @@ class Trainer(Improver):
         self.evaluate(self.schedule.evaluation_steps)
         record = self._saver.checkpointer.index.find(str(self._counters.global_steps))
         if record is not None and not self._evaluation_cut:
-            self._saver.checkpointer.outdate()  # it holds the evaluations too
+            self._saver.outdate()  # it holds the evaluations too
             self.save([kind for kind in record.kinds if kind != "best"])
 
     # ---- saving ----

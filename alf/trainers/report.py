@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from alf.metrics.tables import read_csv
+from alf.metrics.tables import STEP, read_csv
 from alf.metrics.time_shares import TimeShares
 from alf.trainers.report_svg import Series, line_chart, stacked_bars
 from alf.trainers.run_index import CONFIG_FILE
@@ -98,18 +98,25 @@ def _sections(train: Columns, evaluation: Columns) -> list[tuple[str, list[str]]
 
 
 def _learning(train: Columns, evaluation: Columns) -> list[str]:
-    charts = []
-    for axis, label in (("env_steps", "environment steps"), ("seconds", "seconds")):
+    charts, steps = [], x_axis(train, evaluation)
+    for axis, label in (steps, ("seconds", "seconds")):
         series = [_series("training", train, axis, "Metrics/AverageReturn", "Metrics/AverageReturn_std")]
         series.append(_series("evaluation", evaluation, axis, "Metrics/AverageReturn", None, dots=True))
         charts.append(line_chart("Return", label, [s for s in series if s is not None]))
-    lengths = _series("length", train, "env_steps", "Metrics/AverageEpisodeLength")
-    charts.append(line_chart("Return of agents", "environment steps", _of_behaviors(train)))
-    charts.append(line_chart("Episode length", "environment steps", [lengths] if lengths else []))
+    lengths = _series("length", train, steps[0], "Metrics/AverageEpisodeLength")
+    charts.append(line_chart("Return of agents", steps[1], _of_behaviors(train, steps[0])))
+    charts.append(line_chart("Episode length", steps[1], [lengths] if lengths else []))
     return charts
 
 
-def _of_behaviors(train: Columns) -> list[Series]:
+def x_axis(*tables: Columns) -> tuple[str, str]:
+    """The column that curves are drawn over, and its name: of a run that collects nothing its training steps."""
+    if any(steps > 0.0 for table in tables for steps in table.get("env_steps", [])):
+        return "env_steps", "environment steps"
+    return STEP, "training steps"
+
+
+def _of_behaviors(train: Columns, axis: str) -> list[Series]:
     """The return of each behavior of several agents: `Metrics/<behavior>/AverageReturn`."""
     names = [
         n.split("/") for n in train if n.startswith("Metrics/") and n.endswith("/AverageReturn") and n.count("/") == 2
@@ -117,14 +124,15 @@ def _of_behaviors(train: Columns) -> list[Series]:
     return [
         s
         for _, behavior, name in names[:_MOST_BEHAVIORS]
-        if (s := _series(behavior, train, "env_steps", f"Metrics/{behavior}/{name}")) is not None
+        if (s := _series(behavior, train, axis, f"Metrics/{behavior}/{name}")) is not None
     ]
 
 
 def _losses(train: Columns) -> list[str]:
     names = [name for name in train if name.startswith("Losses/") and name.count("/") == 1]
-    shown = [(n, _series(n, train, "env_steps", n)) for n in names[:_MOST_LOSSES]]
-    return [line_chart(n.removeprefix("Losses/"), "environment steps", [s]) for n, s in shown if s is not None]
+    axis, label = x_axis(train)
+    shown = [(n, _series(n, train, axis, n)) for n in names[:_MOST_LOSSES]]
+    return [line_chart(n.removeprefix("Losses/"), label, [s]) for n, s in shown if s is not None]
 
 
 def _lag(train: Columns) -> list[str]:
@@ -173,7 +181,7 @@ def _words(part: str) -> str:
 
 def _rates(train: Columns) -> Series | None:
     seconds, steps = (np.array(train.get(name, [])) for name in ("seconds", "env_steps"))
-    if len(seconds) < 2:
+    if len(seconds) < 2 or not steps.any():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = np.diff(steps) / np.diff(seconds)

@@ -77,6 +77,17 @@ class RunLock:
         self._thread = threading.Thread(target=self._beat, name="alf-run-lock", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """Raises RunLockedError where another run has taken the directory over, to which this one seemed dead."""
+        if self._is_lost():
+            raise RunLockedError(
+                f"{self._path} is another run's by now, which took this one for dead since it stood still for too long: it ends, "
+                "and writes no checkpoint any more."
+            )
+
+    def _is_lost(self) -> bool:
+        return self._token is not None and _read(self._path).get("token", self._token) != self._token
+
     def release(self) -> None:
         """Gives the directory back; may be called any number of times."""
         if self._token is None:
@@ -145,8 +156,10 @@ class RunLock:
         while not self._released.wait(_HEARTBEAT_SECS):
             with contextlib.suppress(OSError):
                 # A run that stood still for long may have lost the directory to one on another machine.
-                if _read(self._path).get("token", self._token) != self._token:
-                    logging.error("%s is another run's by now: end this one, which stood still too long.", self._path)
+                if self._is_lost():
+                    logging.error(
+                        "%s is another run's by now: this one, which stood still too long, writes no more.", self._path
+                    )
                     return
                 os.utime(self._path)
 

@@ -201,6 +201,8 @@ class RunReport:
             with contextlib.suppress(KeyError, ValueError):
                 mean, std = float(row["Metrics/AverageReturn"]), float(row["Metrics/AverageReturn_std"])
                 self._last_evaluation = (mean, std, int(row["episodes"]))
+                if row.get("complete") == "0":
+                    continue
                 self._best = mean if self._best is None else max(mean, self._best)
 
     def after_iteration(self) -> None:
@@ -323,9 +325,11 @@ class RunReport:
                 STEP: result.step,
                 # When the weights that played were reached, as far as the mean number of steps between two updates tells.
                 "env_steps": round(counters.env_steps * result.step / max(1, counters.global_steps)),
-                "seconds": self._reporter.seconds,
+                # Before acting begins, the reporter does not know of the parts before a resume.
+                "seconds": max(self._reporter.seconds, self._counters.seconds),
                 "wall_time": time.time(),
                 "episodes": result.episodes,
+                "complete": int(result.complete),
             }
             row: dict[str, Value] = {}
             if result.episodes:

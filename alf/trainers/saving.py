@@ -25,6 +25,7 @@ from alf.trainers.models import model_exporter
 from alf.trainers.optimizer_settings import OptimizerSettings
 from alf.trainers.phases import Phase
 from alf.trainers.run_index import RunIndex
+from alf.trainers.run_lock import RunLock, RunLockedError
 from alf.utils.files import folder_name
 
 if TYPE_CHECKING:
@@ -58,15 +59,17 @@ class Saver:
     given: Collection[str] = ()
     lacks_evaluation = False
 
-    def __init__(self, root_dir: str, config: TrainerConfig, counters: Counters) -> None:
+    def __init__(self, root_dir: str, config: TrainerConfig, counters: Counters, lock: RunLock) -> None:
         """Creates the saver of a run; `restore` comes next.
 
         Args:
           root_dir: of the run.
           config: has the triggers, and what to keep.
           counters: of the run.
+          lock: of the directory: once another run has it, nothing more is written there.
         """
         self._root_dir = root_dir
+        self._lock = lock
         self._config = config
         self._counters = counters
         self._failures = 0
@@ -263,11 +266,12 @@ class Saver:
 
         Raises:
           NonFiniteError: some weights are not finite.
+          RunLockedError: the directory is another run's by now.
           Exception: the third failure in a row.
         """
         try:
             self.save_now(kinds, reward, reward_episodes)
-        except NonFiniteError:
+        except (NonFiniteError, RunLockedError):
             raise
         except Exception as e:
             self._failures += 1
@@ -286,6 +290,7 @@ class Saver:
     ) -> None:
         """Writes a checkpoint of this moment; arguments as in `save`, every failure is raised, with a note on what is lost."""
         self._saved_steps, self._saved_secs = self._counters.env_steps, time.monotonic()
+        self._lock.check()
         try:
             self.check_weights()
             if self.outdated and not self._goes_on_from_it(kinds):
@@ -331,8 +336,9 @@ class Saver:
           reward_episodes: how many episodes that mean is over.
         """
         try:
+            self._lock.check()
             self.checkpointer.judge(step, reward, reward_episodes)
-        except OSError as e:
+        except (OSError, RunLockedError) as e:
             logging.error("The run index could not be written: %s", e)
 
     def judge_by(self, what: str | None) -> None:
@@ -376,9 +382,19 @@ class Saver:
         index = self.checkpointer.index
         index.run.update(facts)
         try:
+            self._lock.check()
             index.save()
-        except OSError as e:
+        except (OSError, RunLockedError) as e:
             logging.error("The run index could not be written: %s", e)
+
+    def outdate(self) -> None:
+        """Has the checkpoint of this step written anew.
+
+        Raises:
+          RunLockedError: the directory is another run's by now.
+        """
+        self._lock.check()
+        self.checkpointer.outdate()
 
     def check_loss(self) -> None:
         """Raises NonFiniteError when the loss of the last iteration is not finite, ValueError for what is no priority."""

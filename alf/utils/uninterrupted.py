@@ -39,8 +39,8 @@ class _HeldUp:
                 signal.signal(number, self._hold)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        # Who asks twice does not want to wait; a terminal that closes sends SIGHUP twice by itself.
-        again = bool(self._waiting) and number != signal.SIGHUP
+        # Who asks twice does not want to wait; SIGHUP comes by itself, twice from a terminal, or beside SIGTERM.
+        again = number != signal.SIGHUP and any(before != signal.SIGHUP for before, _ in self._waiting)
         self._waiting.append((number, frame))
         if self._over or again:
             self._hand_on()
@@ -54,16 +54,19 @@ class _HeldUp:
         self._hand_on()
 
     def _hand_on(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for number, frame in waiting:
-            self._handlers[number](number, frame)
+        if self._waiting:
+            number, frame = self._waiting.pop(0)
+            try:
+                self._handlers[number](number, frame)
+            finally:
+                self._hand_on()
 
 
 @contextlib.contextmanager
 def held_up() -> Iterator[None]:
     """Around what must not be left half done: SIGINT, SIGTERM and SIGHUP are handled at its end, as if they came then.
 
-    A second signal is not held up.
+    A second one is not held up, of those beside SIGHUP.
     """
     outer, signals = _depth.holding, _HeldUp()
     try:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from alf.bin import grid_search, parent_death, search_report
 from alf.bin.command_line import UsageError
-from alf.bin.search_curves import curves_page, mean_curve, read_curve
+from alf.bin.search_curves import curves_page, mean_curve, read_curve, read_table
 from alf.bin.search_report import Result, csv_text, group, markdown, plot, read_result
 from alf.bin.search_space import _KEYS, gin_text, read_search, run_name, run_seed
 from alf.trainers.report_svg import Series
@@ -326,7 +326,7 @@ def test_a_search_killed_with_9_leaves_no_process_and_its_runs_save(tmp_path):
     psutil.wait_procs(children, timeout=40)
     assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
     index = RunIndex.load(str(log.parent))
-    assert (index.run["status"], index.run["why"]) == ("interrupted", "SIGTERM received")
+    assert (index.run["status"], index.run["why"]) == ("interrupted", "SIGHUP received")
     assert index.latest() is not None
 
 
@@ -375,10 +375,11 @@ def test_curves_of_a_search(tmp_path):
     assert list(svgs) == ["AverageReturn", "1: x='<&|>'", "0: x=1"]
     lines = {name: len(list(svg.iter("{http://www.w3.org/2000/svg}polyline"))) for name, svg in svgs.items()}
     assert list(lines.values()) == [2, 1, 2]
-    curve = read_curve(str(tmp_path / results[0].name))
+    table = read_table(str(tmp_path / results[0].name))
+    curve = read_curve(table, "env_steps")
     assert (curve.x, curve.y) == ((0, 100), (1.0, 3.0))
-    assert read_curve(str(tmp_path / results[0].name), "Own/x").y == (7, 7, 7)
-    assert read_curve(str(tmp_path / "none")) is None
+    assert read_curve(table, "env_steps", "Own/x").y == (7, 7, 7)
+    assert read_curve(read_table(str(tmp_path / "none")), "env_steps") is None
     empty = curves_page(str(tmp_path), results[3:], "t")
     assert "No run has a value of Metrics/AverageReturn yet." in empty
 

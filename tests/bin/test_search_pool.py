@@ -18,22 +18,33 @@ from alf.bin.search_space import Search
 from alf.trainers.run_index import INDEX_FILE, RunIndex
 from alf.trainers.run_lock import RunLock
 from tests.awake import awake_secs
-from tests.bin.running import run_here
+from tests.bin.running import ROOT, run_here
 
 pytestmark = pytest.mark.slow
 
 # What stands for a training: `argv[1]` is its directory.
-_BEGIN = "import os, shutil, signal, sys, time\nos.chdir(sys.argv[1])\n"
+_BEGIN = "import os, shutil, signal, sys, time\nfrom signal import SIGHUP as ENDING\nos.chdir(sys.argv[1])\n"
 _SAVING = """
 def save(*args):
     time.sleep(1)
     open('saved', 'w').close()
     os._exit(0)
-signal.signal(signal.SIGTERM, save)
+signal.signal(ENDING, save)
 open('begun', 'w').close()
 time.sleep(60)
 """
-_DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('begun', 'w').close()\ntime.sleep(60)\n"
+_DEAF = "signal.signal(ENDING, signal.SIG_IGN)\nopen('begun', 'w').close()\ntime.sleep(60)\n"
+_TRAINING = f"""
+sys.path.insert(0, {str(ROOT)!r})
+from alf.trainers.interrupts import StopSignals
+with StopSignals() as signals:
+    open('begun', 'w').close()
+    while not signals.requested:
+        time.sleep(0.01)
+    open('asked', 'w').close()
+    time.sleep(2)
+    open('saved', 'w').close()
+"""
 _ENDS_FIRST = "os.rename('../index', 'training_status.json')\n"
 
 
@@ -113,6 +124,17 @@ def test_runs_are_waited_for_while_they_save(tmp_path, pool_of, monkeypatch, log
     assert "Ending 2 runs, which save first; once more ends them at once." in logged
     assert "Waiting for r0, r1 to save; once more ends them at once." in logged
     assert not any("Killed" in line for line in logged)
+
+
+def test_runs_that_what_ends_the_search_tells_too_save_all_the_same(tmp_path, pool_of):
+    """A machine that goes down sends SIGTERM to both."""
+    pool = pool_of(_TRAINING)
+    pool._start(_runs(1)[0])
+    _wait_for(tmp_path / "r0" / "begun")
+    pool._active["r0"].send_signal(signal.SIGTERM)
+    _wait_for(tmp_path / "r0" / "asked")
+    assert pool.stop() == {"r0": "interrupted"}
+    assert (tmp_path / "r0" / "saved").exists()
 
 
 def test_once_more_ends_the_runs_at_once(tmp_path, monkeypatch, logged):

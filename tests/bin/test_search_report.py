@@ -7,12 +7,14 @@ import fcntl
 import json
 import time
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
 from alf.bin import grid_search
+from alf.bin.search_curves import curves_page
 from alf.bin.search_report import Result, csv_text, read_result
 from alf.bin.search_space import Search
 from alf.trainers.run_index import Record, RunIndex
@@ -49,6 +51,56 @@ def test_the_score_is_the_last_evaluation_and_never_a_rating(judged_by, evaluate
     assert (result.score, result.source, result.best) == expected
     (row,) = csv.DictReader(csv_text([result]).splitlines())
     assert (row["score"], row["source"]) == (str(expected[0]), expected[1])
+
+
+def _write(file, *lines):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+
+
+def test_curves_of_a_search_that_collects_nothing_are_those_of_evaluations(tmp_path):
+    """A dataset has no environment steps, and its training no episodes."""
+    results = [Result(name, i, 0, {"A.x": str(i)}, "finished") for i, name in enumerate(("a", "b"))]
+    for result in results:
+        train, evaluation = (tmp_path / result.name / kind / "stats.csv" for kind in ("train", "eval"))
+        _write(train, "global_step,env_steps,Losses/loss", "10,0,3.0", "20,0,2.0", "30,0,1.0")
+        _write(evaluation, "global_step,env_steps,Metrics/AverageReturn", "10,0,100.0", "30,0,300.0")
+    for metric, points in ((None, 2), ("Losses/loss", 3)):
+        text = curves_page(str(tmp_path), results, "t", metric)
+        assert "training steps" in text
+        assert "environment steps" not in text
+        page = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+        lines = [line.get("points").split() for line in page.iter("{http://www.w3.org/2000/svg}polyline")]
+        assert lines
+        assert all(len({point.split(",")[0] for point in line}) == points for line in lines)
+
+
+def test_the_score_is_of_an_evaluation_that_came_to_its_end(tmp_path):
+    _write(
+        tmp_path / "eval" / "stats.csv",
+        "global_step,episodes,complete,Metrics/AverageReturn",
+        "1,10,,40.0",  # of an earlier version
+        "2,10,1,50.0",
+        "3,4,0,99.0",
+    )
+    result = read_result(str(tmp_path), Result("r", 0, 0, {}, "finished"))
+    assert (result.score, result.source) == (50.0, "evaluation")
+
+
+def test_a_run_of_whose_evaluations_no_episode_ended_has_no_score_of_them(tmp_path):
+    _write(tmp_path / "eval" / "stats.csv", "global_step,episodes,complete", "1,0,0", "2,0,0")
+    assert read_result(str(tmp_path), Result("r", 0, 0, {}, "finished")).score is None
+
+
+def test_the_score_of_a_run_that_writes_one_kind_of_table(tmp_path):
+    _write(
+        tmp_path / "train" / "stats.csv",
+        "global_step,env_steps,seconds,Metrics/AverageReturn",
+        "1,10,0.5,1.0",
+        "2,20,1.5,3.0",
+    )
+    result = read_result(str(tmp_path), Result("r", 0, 0, {}, "finished"))
+    assert (result.score, result.source, result.env_steps, result.seconds) == (3.0, "training", 20, 1.5)
 
 
 def test_a_gin_file_that_has_changed_is_told(tmp_path, logged):
@@ -89,6 +141,16 @@ def test_a_metric_that_no_run_has_is_told(metric, warned, tmp_path, logged, monk
     assert run_here(grid_search.main, f"--root_dir={tmp_path / 's'}", *given) == 0
     told = f"No run that finished has a value of --metric={metric}: the same command with the name of a column of"
     assert any(line.startswith(told) for line in logged) == warned
+
+
+def test_a_search_without_scores_is_told(tmp_path, logged, monkeypatch):
+    monkeypatch.setattr(grid_search.Pool, "run", lambda pool, runs: {run.name: "finished" for run in runs})
+    (tmp_path / "s.json").write_text('{"parameters": {"A.x": [1, 2]}}')
+    given = ["--gin_file=ppo_cart_pole", f"--search_config={tmp_path / 's.json'}"]
+    assert run_here(grid_search.main, f"--root_dir={tmp_path / 's'}", *given) == 0
+    assert any(
+        line.startswith("No run that finished has a score: no episode has ended in them, or ") for line in logged
+    )
 
 
 @pytest.mark.parametrize("flag", ["gin_param", "gin_bindings"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -11,11 +12,13 @@ import threading
 import pytest
 
 from alf.replay.replay_buffer import ReplayBuffer
+from alf.trainers.counters import Counters
 from alf.trainers.evaluations import Evaluations
 from alf.trainers.interrupts import Interrupted, StopSignals
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
 from alf.trainers.on_policy_trainer import OnPolicyTrainer
 from alf.trainers.run_index import RunIndex
+from alf.trainers.run_lock import LOCK_FILE
 from alf.utils.uninterrupted import held_up
 
 
@@ -105,6 +108,48 @@ def test_second_signal_ends_the_process_at_once():
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True)
     assert done.returncode == -signal.SIGTERM
+
+
+_SIGNALLED = """
+import signal, time
+from alf.trainers.interrupts import StopSignals
+from alf.utils.uninterrupted import held_up
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def send(*numbers):
+    for number in numbers:
+        signal.raise_signal(number)
+with StopSignals() as signals:
+    {body}
+    print(signals.requested, flush=True)
+    send(signal.SIGTERM)
+    time.sleep(60)
+"""
+_AT_ONCE = """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGTERM])
+    send(signal.SIGTERM, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP, signal.SIGTERM])
+"""
+_WHILE_SAVING = """
+    with held_up():
+        send(signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
+        print("saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("send(signal.SIGHUP, signal.SIGTERM)", ["SIGHUP"]),
+        ("send(signal.SIGTERM, signal.SIGHUP)", ["SIGTERM"]),
+        (_AT_ONCE, ["SIGHUP"]),
+        (_WHILE_SAVING, ["saved", "SIGHUP"]),
+    ],
+)
+def test_a_hangup_beside_another_signal_is_no_second_one(body, said):
+    """A machine that goes down sends both, and Python handles the lower number first; the next SIGTERM is the second."""
+    command = [sys.executable, "-c", _SIGNALLED.format(body=body.strip())]
+    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    assert (done.stdout.split(), done.returncode) == (said, -signal.SIGTERM), done.stderr
 
 
 @pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
@@ -199,6 +244,7 @@ def test_an_evaluation_that_a_signal_cuts_is_played_by_the_run_that_goes_on(
     settings = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 2, "num_iterations": 4}
     settings |= {"exact_resume": True, "checkpoint_interval": 2} if exact else {}
     play = Evaluations.play
+    monkeypatch.setattr(Counters, "seconds", property(lambda self: 1000.0))  # as of a long run
 
     def cut(self, count, step, *rest):
         if step == at:
@@ -218,5 +264,23 @@ def test_an_evaluation_that_a_signal_cuts_is_played_by_the_run_that_goes_on(
         assert index.run["status"] == "finished"
         assert index.final().step == 4
         assert index.find("4").reward == trainer._evaluations.history.last.average_return
-    rows = (tmp_path / "run" / "eval" / "stats.csv").read_text().splitlines()[1:]
-    assert [row.split(",")[0] for row in rows] == ["2", "4"]
+    with (tmp_path / "run" / "eval" / "stats.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["global_step"] for row in rows] == ["2", "4"]
+    assert all(float(row["seconds"]) >= 1000.0 for row in rows)
+
+
+def test_an_interrupt_while_a_run_is_closed_leaves_nothing_else_open(small_config, tmp_path, monkeypatch):
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=1).create_trainer()
+    trainer.initialize()
+    closed = []
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Evaluations, "close", interrupted)
+    trainer._closers.append(lambda: closed.append("environments"))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.close()
+    assert closed == ["environments"]
+    assert not (tmp_path / "run" / LOCK_FILE).exists()

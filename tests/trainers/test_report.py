@@ -219,3 +219,20 @@ def test_curves_have_the_values_of_the_tables(tmp_path):
     loss = _as_a_person_reads(_charts(_page(tmp_path)[0])["loss"])
     (drawn,) = loss.values()
     np.testing.assert_allclose(np.array(drawn)[:, 1], [1 / (i + 1) for i in range(40)], atol=0.01)
+
+
+def test_a_run_that_collects_nothing_is_drawn_over_its_training_steps(tmp_path):
+    columns = {"global_step": lambda i: 10 * i, "env_steps": lambda i: 0, "seconds": lambda i: 0.5 * i}
+    _fill(tmp_path / "train" / "stats.csv", 40, **columns, **{"Losses/loss": lambda i: 1 / (i + 1)})
+    _fill(tmp_path / "eval" / "stats.csv", 5, **columns, **{"Metrics/AverageReturn": lambda i: 25.0 * i})
+    write_report(str(tmp_path))
+    page, text = _page(tmp_path)
+    assert "nvironment steps" not in text
+    charts = _charts(page)
+    assert set(charts) == {"Return", "loss"}
+    (loss,) = _as_a_person_reads(charts["loss"]).values()
+    np.testing.assert_allclose(np.array(loss)[:, 0], [10 * i for i in range(40)], atol=1.1)
+    assert "training steps" in [t.text for t in charts["loss"].iter(f"{SVG}text")]
+    first = next(svg for svg in page.iter(f"{SVG}svg") if svg.get("aria-label") == "Return")
+    (returns,) = _as_a_person_reads(first).values()
+    np.testing.assert_allclose(np.array(returns)[:, 0], [10 * i for i in range(5)], atol=0.2)

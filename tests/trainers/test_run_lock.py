@@ -17,6 +17,7 @@ import pytest
 from alf.trainers import run_lock
 from alf.trainers.counts import EnvironmentEpisodes, EnvironmentSteps, TrainingSteps
 from alf.trainers.off_policy_trainer import SyncOffPolicyTrainer
+from alf.trainers.run_index import INDEX_FILE
 from alf.trainers.run_lock import LOCK_FILE, RunLock, RunLockedError, holder_of
 from alf.trainers.schedule import Schedule
 from tests.awake import awake_secs
@@ -244,7 +245,8 @@ def test_a_lock_that_cannot_be_read_for_a_while_is_held_on(tmp_path, monkeypatch
 
 def test_one_that_stood_still_leaves_the_lock_of_another_alone(tmp_path, monkeypatch, logged):
     monkeypatch.setattr(run_lock, "_HEARTBEAT_SECS", 0.01)
-    with RunLock(str(tmp_path)):
+    with RunLock(str(tmp_path)) as lock:
+        lock.check()
         theirs = str(tmp_path / "theirs")
         _holder(tmp_path, host="elsewhere", token="theirs")
         os.rename(tmp_path / LOCK_FILE, theirs)
@@ -254,6 +256,8 @@ def test_one_that_stood_still_leaves_the_lock_of_another_alone(tmp_path, monkeyp
         while not logged and time.monotonic() < deadline:
             time.sleep(0.01)
         assert "run.lock is another run's by now" in logged[-1]
+        with pytest.raises(RunLockedError, match=r"run\.lock is another run's by now, which took this one for dead"):
+            lock.check()
         assert os.path.getmtime(tmp_path / LOCK_FILE) == 1
     assert json.loads((tmp_path / LOCK_FILE).read_text())["host"] == "elsewhere"
 
@@ -328,3 +332,25 @@ def test_a_trainer_refuses_a_directory_in_use_and_frees_its_own(small_config, tm
     assert not (tmp_path / "run" / "train").exists()
     small_config(SyncOffPolicyTrainer, num_iterations=1).create_trainer().train()
     assert not (tmp_path / "run" / LOCK_FILE).exists()
+
+
+def test_a_run_that_has_lost_its_directory_ends_and_writes_no_checkpoint(small_config, tmp_path, monkeypatch):
+    """It stood still, another one on another machine went on, and it wakes up."""
+    step, before, root = SyncOffPolicyTrainer._after_iteration, [], tmp_path / "run"
+
+    def written():
+        return (root / INDEX_FILE).read_bytes(), sorted(os.listdir(root / "train" / "algorithm"))
+
+    def lost(trainer):
+        if trainer.counters.iterations == 2:
+            _holder(root, host="elsewhere", token="theirs")
+            before.append(written())
+        step(trainer)
+
+    monkeypatch.setattr(SyncOffPolicyTrainer, "_after_iteration", lost)
+    trainer = small_config(SyncOffPolicyTrainer, num_iterations=9, checkpoint_interval=1).create_trainer()
+    with pytest.raises(RunLockedError, match=r"is another run's by now"):
+        trainer.train()
+    assert [written()] == before
+    assert trainer.counters.iterations == 2
+    assert json.loads((root / LOCK_FILE).read_text())["token"] == "theirs"

@@ -203,9 +203,11 @@ def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):
 
     first = _report(tmp_path, [])
     first.evaluated(result(1, 50.0))
+    first.evaluated(result(1, 70.0)._replace(complete=False))  # those that ended may be the easy ones
     first.evaluated(result(2, 40.0))
     first.evaluated(result(3, np.nan, episodes=0))
     first.evaluated(result(9, 99.0))
+    assert first._best == 99.0
     first.close()
     second = _report(tmp_path, [])
     second._progress = SimpleNamespace(start=lambda: None, stop=lambda: None)
@@ -213,8 +215,9 @@ def test_evaluations_of_an_interrupted_run_are_remembered(tmp_path):
     assert second._best == 50.0
     assert second._last_evaluation == (40.0, 1.0, 5)
     rows = _rows(tmp_path / "eval" / "stats.csv")
-    assert [(row["global_step"], row["env_steps"]) for row in rows] == [("1", "10"), ("2", "20"), ("3", "30")]
-    assert rows[2]["Metrics/AverageReturn"] == ""
+    told = [(row["global_step"], row["env_steps"], row["complete"]) for row in rows]
+    assert told == [("1", "10", "1"), ("1", "10", "0"), ("2", "20", "1"), ("3", "30", "1")]
+    assert rows[3]["Metrics/AverageReturn"] == ""
 
 
 def test_damaged_evaluations_are_passed_over(tmp_path):

@@ -60,6 +60,27 @@ def test_a_handler_is_called_once_at_the_end_and_the_error_of_the_stretch_stays(
     assert called == [stretch is whole]
 
 
+def test_signals_that_waited_are_all_handled_whatever_the_first_one_raises() -> None:
+    called: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        called.append(number)
+        if number == signal.SIGHUP:
+            raise ValueError("the first")
+
+    numbers = (signal.SIGHUP, signal.SIGTERM)
+    before = [signal.signal(number, handle) for number in numbers]
+    try:
+        with pytest.raises(ValueError, match="the first"), held_up():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+            assert not called
+        assert called == list(numbers)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 def test_other_threads_have_stretches_too() -> None:
     seen: list[bool] = []
 
