@@ -15,6 +15,7 @@ from absl import logging
 from alf.distributed.engine import Call, Engine, WorkerLost
 from alf.distributed.member import RUNNING, STARTING, UNREACHABLE, WAITING, Member
 from alf.distributed.run_marks import RunMarks
+from alf.utils.standstill import Standstill
 
 # How often workers are asked for a sign of life, at most.
 _BEAT_SECS = 2.0
@@ -75,7 +76,7 @@ class Keeper(abc.ABC):
         self._limits = limits
         self._marks = RunMarks()
         self._calls: dict[Call, Asked] = {}
-        self._begun_at = 0.0
+        self._begun_at, self._awake = 0.0, Standstill()
         self._thread: threading.Thread | None = None
 
     # ---- what a subclass defines ----
@@ -126,7 +127,7 @@ class Keeper(abc.ABC):
         """
         if self._thread is not None or self._marks.finished is not None:
             raise RuntimeError("A pool of workers can be started only once: make a new one.")
-        self._begun_at = time.monotonic()
+        self._begun_at = self._awake.begin()
         # Daemon: a thread that hangs in the engine must not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name=self._thread_name, daemon=True)
         self._thread.start()
@@ -143,6 +144,7 @@ class Keeper(abc.ABC):
     def _run(self) -> None:
         try:
             while self._marks.finished is None:
+                self._awake.look()
                 for member in self._members:
                     self._tend(member, time.monotonic())
                 self._look_around(time.monotonic())
@@ -164,7 +166,8 @@ class Keeper(abc.ABC):
 
     def _check_one_has_begun(self, now: float, owner: str) -> None:
         """Raises RuntimeError when no worker ever began within the limit, which `owner` has in gin."""
-        late = not self._marks.ready and now - self._begun_at > self._limits.start_timeout_secs
+        waited = self._awake.secs_since(self._begun_at, now)
+        late = not self._marks.ready and waited > self._limits.start_timeout_secs
         if late and not any(self._is_answered(member, "begin") for member in self._members):
             raise RuntimeError(
                 f"None of the {len(self._members)} workers has begun within {self._limits.start_timeout_secs:g} s "
@@ -183,7 +186,7 @@ class Keeper(abc.ABC):
     def _tend(self, member: Member, now: float) -> None:
         if member.state == WAITING and now >= member.restart_at:
             self._begin(member, now)
-        elif member.state == STARTING and now - member.since > self._limits.start_timeout_secs:
+        elif member.state == STARTING and self._awake.secs_since(member.since, now) > self._limits.start_timeout_secs:
             if not self._is_answered(member, "begin"):
                 self._lose(member, f"it has not begun within {self._limits.start_timeout_secs:g} s")
         elif member.state == RUNNING:

@@ -15,6 +15,7 @@ from absl import logging
 from alf.distributed.engine import Engine, Shared
 from alf.distributed.keeper import Asked, Keeper, Limits, check_needs, check_positive
 from alf.distributed.member import RUNNING, STARTING, Member
+from alf.utils.standstill import Standstill
 
 # Between two looks of somebody who waits for an evaluation.
 _POLL_SECS = 0.2
@@ -147,10 +148,12 @@ class RemoteEvaluator(Keeper):
           wait: for an evaluation that goes on, for `wait_timeout_secs`, after which it is skipped.
           give_up: asked while waiting; once it is true, the evaluation goes on and there is no answer.
         """
-        deadline = time.monotonic() + self._wait_timeout_secs
+        awake = Standstill()
+        since = awake.begin()
         with self._changed:
             while wait and self._errand is not None and self._marks.finished is None and not give_up():
-                if time.monotonic() >= deadline:
+                awake.look()
+                if awake.secs_since(since) >= self._wait_timeout_secs:
                     self._dismiss = "its evaluation is not waited for any more" if self._errand.sent else ""
                     self._skip(
                         f"it was waited for {self._wait_timeout_secs:g} s (RemoteEvaluator.wait_timeout_secs), and "
@@ -203,10 +206,9 @@ class RemoteEvaluator(Keeper):
             if errand is not None and errand.sent and member.state == RUNNING:
                 if member.steps != errand.steps:
                     errand.steps, errand.moved_at = member.steps, now
-                elif now - errand.moved_at > self._stall_timeout_secs:
+                elif (stood := self._awake.secs_since(errand.moved_at, now)) > self._stall_timeout_secs:
                     why = (
-                        f"it has made no step of its environment for {now - errand.moved_at:.0f} s "
-                        "(RemoteEvaluator.stall_timeout_secs)"
+                        f"it has made no step of its environment for {stood:.0f} s (RemoteEvaluator.stall_timeout_secs)"
                     )
         if why and member.worker is not None:
             self._lose(member, why)

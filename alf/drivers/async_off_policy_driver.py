@@ -33,7 +33,7 @@ from alf.drivers.pumping import SegmentSource, WireSegment, to_wire
 from alf.drivers.queues import QueueClosed, TFQueues, check_sizes
 from alf.drivers.remote_collection import RemoteCollection
 from alf.drivers.teaching import Teacher, TeacherFn
-from alf.drivers.threads import DriverThread, LogEntry, LogThread
+from alf.drivers.threads import DriverThread, LogEntry, LogThread, stall_of
 from alf.drivers.unroll import Segment, sequential
 from alf.metrics.time_shares import Timings, together
 from alf.replay.experience_replayer import stack_segments
@@ -99,7 +99,7 @@ class AsyncOffPolicyDriver(Driver):
           random_seed: as in SyncOffPolicyDriver.
           stepping: "graph" steps environments inside traced code, "host" in Python, "auto" measures and chooses for each.
           stall_timeout_secs: a step or reset of an environment, or an observer, that takes longer, or a learner that
-            waits longer for a batch, ends the run with an error.
+            waits longer for a batch, ends the run with an error; time in which the process was stopped does not count.
           stop_timeout_secs: how long `stop()` waits for threads, and for each segment of observers; not for what has stalled.
           workers: collect in this driver's place, in other processes; `envs` then only tell what the environments are like.
           host: other processes that step `envs`, which ask them: this driver acts for them, and `stepping` "auto" is "host".
@@ -252,6 +252,7 @@ class AsyncOffPolicyDriver(Driver):
     def catch_up(self) -> None:
         """See `Driver.catch_up`; ends with a driver that fails."""
         log = self._log_thread
+        self._coord.awake.begin()
         while log is not None and log.is_alive() and log.fed < self._queues.log_queue.entered:
             self._check_stall()
             if self._coord.should_stop():
@@ -264,7 +265,8 @@ class AsyncOffPolicyDriver(Driver):
         deadline = time.monotonic() + self._stop_timeout_secs
         threads = [t for t in self._all_threads() if t.ident is not None and t is not threading.current_thread()]
         for thread in threads:
-            thread.join(0.1 if self._has_stalled(thread) else max(0.1, deadline - time.monotonic()))
+            stalled = stall_of([thread], self._stall_timeout_secs)
+            thread.join(0.1 if stalled else max(0.1, deadline - time.monotonic()))
         if self._log_thread in threads:
             self._log_thread.drain(self._stop_timeout_secs)
         for thread in threads:
@@ -331,6 +333,7 @@ class AsyncOffPolicyDriver(Driver):
         if not self._learner.acquire(blocking=False):
             raise RuntimeError("Another thread is in run_async(): a driver has one learner.")
         try:
+            self._coord.awake.begin()
             self._check_stall()
             if not self._requested:
                 with held_up():
@@ -376,6 +379,7 @@ class AsyncOffPolicyDriver(Driver):
 
     def _patiently(self, attempt: Callable[[], None]) -> None:
         """Repeats `attempt` while it times out; ends when another thread has failed, or does not answer any more."""
+        self._coord.awake.begin()
         while True:
             try:
                 attempt()
@@ -386,27 +390,21 @@ class AsyncOffPolicyDriver(Driver):
                     raise QueueClosed("driver") from None
                 # While an environment's worker is away, nobody counts that as hanging.
                 since = max(self._waiting_since, *(waited_until(env) for env in self._envs))
-                waited = time.monotonic() - since
+                waited = self._coord.awake.secs_since(since)
                 if waited > self._stall_timeout_secs:
                     self._coord.request_stop(
                         TimeoutError(f"The learner has waited {waited:.0f} s for a batch: {self._who_is_busy()}.")
                     )
 
     def _check_stall(self) -> None:
-        """Ends the run when a step of an environment, or an observer, takes longer than allowed."""
-        for thread in self._all_threads():
-            if self._has_stalled(thread):
-                error = TimeoutError(
-                    f"{thread.works_on} has not returned for {thread.busy_secs:.0f} s "
-                    f"(stall_timeout_secs={self._stall_timeout_secs:g}): it hangs, or needs a longer limit."
-                )
-                self._coord.request_stop(error)
+        """Ends the run when a step of an environment, or an observer, takes longer than allowed; one look of a wait."""
+        self._coord.awake.look()
+        error = stall_of(self._all_threads(), self._stall_timeout_secs)
+        if error is not None:
+            self._coord.request_stop(error)
 
     def _all_threads(self) -> list[DriverThread]:
         return self._threads if self._log_thread is None else [*self._threads, self._log_thread]
-
-    def _has_stalled(self, thread: DriverThread) -> bool:
-        return thread.busy_secs > self._stall_timeout_secs
 
     def _who_is_busy(self) -> str:
         busy = [f"{t.works_on} is running" for t in self._all_threads() if t.busy_secs]
@@ -452,6 +450,7 @@ class AsyncOffPolicyDriver(Driver):
           QueueClosed: the driver was stopped.
           Exception: whatever a thread failed with, with its own traceback.
         """
+        self._coord.awake.begin()
         try:
             return to_wire(self._queues.learn_queue.dequeue(timeout))
         except TimeoutError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from alf.utils.standstill import Standstill
+
 
 class Coordinator:
     """The stop token of a set of threads, and the first exception any of them raised."""
@@ -15,6 +17,12 @@ class Coordinator:
         self._stop = threading.Event()
         self._exception: BaseException | None = None
         self._on_stop: list[Callable[[], None]] = []
+        self._awake = Standstill()
+
+    @property
+    def awake(self) -> Standstill:
+        """The clock of those who wait for a thread; the learner looks at it."""
+        return self._awake
 
     def on_stop(self, wake: Callable[[], None]) -> None:
         """Has `wake` called once the stop is requested, to wake whoever waits somewhere."""

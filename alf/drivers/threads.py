@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,9 +45,9 @@ class DriverThread(threading.Thread):
 
     @property
     def busy_secs(self) -> float:
-        """How long what it works on has been running by now; 0 while it is not."""
+        """How long what it works on has been running by now, as far as the process did; 0 while it is not."""
         since = self._busy_since()
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None else self._coord.awake.secs_since(since)
 
     def _busy_since(self) -> float | None:
         return None
@@ -215,6 +215,17 @@ class LogThread(DriverThread):
 
     def _busy_since(self) -> float | None:
         return self._feeding_since
+
+
+def stall_of(threads: Iterable[DriverThread], timeout_secs: float) -> TimeoutError | None:
+    """What ends a driver of which a thread has been busy with one thing for longer than allowed; None where none has."""
+    for thread in threads:
+        if (busy := thread.busy_secs) > timeout_secs:
+            return TimeoutError(
+                f"{thread.works_on} has not returned for {busy:.0f} s "
+                f"(stall_timeout_secs={timeout_secs:g}): it hangs, or needs a longer limit."
+            )
+    return None
 
 
 def feed(

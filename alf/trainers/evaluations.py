@@ -17,6 +17,7 @@ from absl import logging
 from alf.trainers.agent_evaluation import told
 from alf.trainers.counts import Count
 from alf.trainers.evaluation import KEPT_EVALUATIONS, Evaluation, Evaluator
+from alf.utils.standstill import Standstill
 from alf.utils.value_kinds import is_scalar
 
 
@@ -95,7 +96,7 @@ class EvaluationBeside:
         Args:
           evaluator: plays; nobody else may use it while an evaluation runs.
           stall_timeout_secs: one that is waited for, and has not come on by a single step of its environment for so long,
-            ends the run; how long it takes as a whole has no limit.
+            while the process ran, ends the run; how long it takes as a whole has no limit.
 
         Raises:
           ValueError: the timeout is not above 0.
@@ -162,14 +163,16 @@ class EvaluationBeside:
         return result
 
     def _wait_for(self, thread: threading.Thread, give_up: Callable[[], bool]) -> None:
-        asked, since = self._asked, time.monotonic()
+        awake = Standstill()
+        asked, since = self._asked, awake.begin()
         while True:
             thread.join(_POLL_SECS)
             if not thread.is_alive() or give_up():
                 return
             if self._asked != asked:
                 asked, since = self._asked, time.monotonic()
-            stood = time.monotonic() - since
+            awake.look()
+            stood = awake.secs_since(since)
             if stood > self._stall_timeout_secs:
                 raise TimeoutError(
                     f"The evaluation of step {self._step} has made no step of its environment for {stood:.0f} s "

@@ -17,6 +17,7 @@ from alf.distributed import environment_keeper, environment_worker, in_process_e
 from alf.distributed.environment_pool import EnvironmentPool
 from alf.distributed.in_process_engine import InProcessEngine
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
+from alf.drivers.coordinator import Coordinator
 from alf.drivers.threads import EnvThread
 from alf.environments import BatchedEnvironment
 from tests.algorithms import networks
@@ -207,7 +208,7 @@ def test_the_wait_for_a_worker_does_not_count_as_hanging() -> None:
         thread, busy_since = 0, None
         env: BatchedEnvironment = Env(1, 0)
 
-    thread: Any = EnvThread("alf-env", None, AtWork, _Queues, {}, None)  # type: ignore[arg-type]
+    thread: Any = EnvThread("alf-env", Coordinator(), AtWork, _Queues, {}, None)  # type: ignore[arg-type]
     assert thread.busy_secs == 0
     now = time.monotonic()
     AtWork.busy_since = now - 1000

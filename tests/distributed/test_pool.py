@@ -291,18 +291,20 @@ def test_a_worker_that_gives_no_sign_of_life_is_replaced(stage: Any) -> None:
     check_prefixes(s.segments, N)
 
 
-@pytest.mark.parametrize("asked", ["begin", "beat"])
-def test_a_learner_that_stood_still_loses_no_worker(stage: Any, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a Ctrl-Z: what workers have answered meanwhile lies there."""
+@pytest.mark.parametrize(("asked", "answered"), [("begin", True), ("begin", False), ("beat", True)])
+def test_a_learner_that_stood_still_loses_no_worker(
+    stage: Any, asked: str, answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a Ctrl-Z: what workers have answered meanwhile lies there; or the workers stood still too."""
     s = stage(workers=1)
-    stood = threading.Event()
-    wait, clock = s.engine.wait, time.monotonic
+    stood, wait, clock = threading.Event(), s.engine.wait, time.monotonic
 
     def wait_and_stand_still(calls: Any, timeout: float) -> Any:
         waited_for = [call for call in calls if s.engine._methods[call] == asked]
         if stood.is_set() or not waited_for:
             return wait(calls, timeout)
-        wait(waited_for, PATIENCE_SECS)
+        if answered:
+            wait(waited_for, PATIENCE_SECS)
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600.0)
         stood.set()
         return []

@@ -17,6 +17,7 @@ from alf.trainers.counts import EnvironmentEpisodes
 from alf.trainers.evaluations import EvaluationBeside, Evaluations
 from alf.trainers.off_policy_trainer import AsyncOffPolicyTrainer, SyncOffPolicyTrainer
 from alf.trainers.run_index import RunIndex
+from alf.utils import standstill
 from tests.replay.q_learning import TinyQ
 
 TRAINERS = pytest.mark.parametrize("trainer_class", [SyncOffPolicyTrainer, AsyncOffPolicyTrainer])
@@ -109,8 +110,10 @@ class _Stepwise:
 @pytest.fixture
 def clock(monkeypatch):
     """Time for who waits passes by 40 s a look."""
-    ticks = itertools.count(0, 40)
-    monkeypatch.setattr(evaluations, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    ticks = itertools.count(0, 20)
+    for module in (evaluations, standstill):  # a look asks twice
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(standstill, "_LONGEST_GAP_SECS", 100.0)
     monkeypatch.setattr(evaluations, "_POLL_SECS", 0.001)
     return ticks
 
