@@ -11,6 +11,7 @@ writes them as a gin file, to be given to alf.bin.train after that of the algori
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Sequence
@@ -109,7 +110,7 @@ def examine(subject: Subject) -> int:
     _print_advice(advice, facts.step_bytes)
     if output_flag.OUTPUT.value:
         title = f"Settings for {subject.name} on {facts.processors} processors, by alf.bin.doctor."
-        output_flag.write_text(output_flag.OUTPUT.value, gin_text(advice, title, subject.gin_name, _trainer()))
+        output_flag.write_text(output_flag.OUTPUT.value, gin_text(advice, title, subject.gin_name, _trainer() is None))
         print(f"Written: {output_flag.OUTPUT.value}; give it to alf.bin.train as the last --gin_file.")
     return 0
 
@@ -148,6 +149,8 @@ def measure_all(subject: Subject) -> Facts:
         gain,
         len(tf.config.get_visible_devices("GPU")),
         _bound("mini_batch_length"),
+        asynchronous="async" in (_trainer() or "async"),
+        unroll_length=_unroll_length() if _bound("whole_replay_buffer_training") is False else None,
     )
 
 
@@ -232,6 +235,13 @@ def _bound(name: str) -> Any:
 
     with command_line.told_as_usage():
         return bound(TrainerConfig, name)
+
+
+def _unroll_length() -> int:
+    from alf.trainers.config import TrainerConfig
+
+    given = _bound("unroll_length")
+    return inspect.signature(TrainerConfig).parameters["unroll_length"].default if given is None else given
 
 
 def _trainer() -> str | None:

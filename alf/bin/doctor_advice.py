@@ -37,6 +37,8 @@ class Facts:
       step_bytes: of one step of one environment in a segment.
       gpus: that TensorFlow sees.
       mini_batch_length: L, of which T must be a multiple; None where T may be anything.
+      asynchronous: whether environment threads collect beside the learner, or collecting and learning take turns.
+      unroll_length: T of a learner from samples, where it stays: how many updates a step makes goes with it. None: it is chosen.
     """
 
     measurements: Sequence[Measurement]
@@ -45,6 +47,8 @@ class Facts:
     thread_gain: float | None = None
     gpus: int = 0
     mini_batch_length: int | None = None
+    asynchronous: bool = True
+    unroll_length: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Advice:
       num_actor_queues: K.
       learn_queue_cap: Q.
       reasons: a sentence for each.
+      asynchronous: as in `Facts`; where it is not, there are no threads and queues, and N and Q are 1.
     """
 
     vectorization: str
@@ -68,6 +73,7 @@ class Advice:
     num_actor_queues: int
     learn_queue_cap: int
     reasons: tuple[str, ...]
+    asynchronous: bool = True
 
 
 def effective_rate(measurement: Measurement) -> float:
@@ -86,21 +92,30 @@ def advise(facts: Facts) -> Advice:
     if not usable:
         raise ValueError("No way to vectorise the environment could be measured.")
     chosen, reasons = _choose(usable)
-    threads, why = _threads(chosen, facts)
-    reasons.append(why)
-    actors = 1 if facts.gpus and threads > 1 else 0
-    reasons.append(
-        "num_actor_queues = 1: one thread acts for all on the GPU, in larger batches."
-        if actors
-        else "num_actor_queues = 0: acting inside the environment threads spares the way through queues."
-    )
+    threads, actors = 1, 0
+    if facts.asynchronous:
+        threads, why = _threads(chosen, facts)
+        actors = 1 if facts.gpus and threads > 1 else 0
+        reasons += [
+            why,
+            "num_actor_queues = 1: one thread acts for all on the GPU, in larger batches."
+            if actors
+            else "num_actor_queues = 0: acting inside the environment threads spares the way through queues.",
+        ]
     wanted = _SLOW_STEPS_PER_ITERATION if chosen.rate < _SLOW_RATE else _STEPS_PER_ITERATION
-    length = unroll_length(wanted / (threads * chosen.batch_size), facts.mini_batch_length)
-    reasons.append(
-        f"unroll_length = {length} and learn_queue_cap = {threads}: an iteration learns from "
-        f"{threads * length * chosen.batch_size} steps, a segment of each thread."
-    )
-    return Advice(chosen.kind, chosen.batch_size, threads, length, actors, threads, tuple(reasons))
+    length = facts.unroll_length or unroll_length(wanted / (threads * chosen.batch_size), facts.mini_batch_length)
+    steps = threads * length * chosen.batch_size
+    queued = f" and learn_queue_cap = {threads}" if facts.asynchronous else ""
+    if facts.unroll_length:
+        reasons.append(
+            f"unroll_length = {length}, as it was{queued}: an iteration collects {steps} steps and makes "
+            "num_updates_per_train_step updates from samples; set these, and ReplayBuffer.max_length, which is of one "
+            "environment, to what goes with it."
+        )
+    else:
+        whose = ", a segment of each thread" if facts.asynchronous else ""
+        reasons.append(f"unroll_length = {length}{queued}: an iteration learns from {steps} steps{whose}.")
+    return Advice(chosen.kind, chosen.batch_size, threads, length, actors, threads, tuple(reasons), facts.asynchronous)
 
 
 def _choose(usable: Sequence[Measurement]) -> tuple[Measurement, list[str]]:
@@ -155,6 +170,8 @@ def unroll_length(wanted: float, multiple_of: int | None) -> int:
 def memory_bytes(advice: Advice, step_bytes: int) -> dict[str, int]:
     """Estimates by what they are for: segments being made, waiting, and in the learner with its shuffled copy."""
     segment = advice.unroll_length * advice.batch_size * step_bytes
+    if not advice.asynchronous:
+        return {"one segment": segment, "learner's batch and its shuffled copy": 2 * segment}
     return {
         "one segment": segment,
         "segments being made": advice.num_envs * segment,
@@ -163,25 +180,24 @@ def memory_bytes(advice: Advice, step_bytes: int) -> dict[str, int]:
     }
 
 
-def gin_text(advice: Advice, title: str, environment: str | None, trainer: str | None) -> str:
+def gin_text(advice: Advice, title: str, environment: str | None, chooses_trainer: bool) -> str:
     """A gin file with the settings.
 
     Args:
       advice: the settings.
       title: its first line.
       environment: bound as `env_name`, in gin's syntax; None leaves it as it is.
-      trainer: name of the trainer, in small letters, that another file binds; None binds the asynchronous one.
+      chooses_trainer: whether it binds the asynchronous trainer, since no other file binds one.
     """
-    asynchronous = trainer is None or "async" in trainer
     lines = [f"# {title}", *(f"# {reason}" for reason in advice.reasons), ""]
-    if asynchronous:
+    if advice.asynchronous:
         lines += ["import alf.drivers.async_off_policy_driver", "import alf.trainers.off_policy_trainer", ""]
     settings: dict[str, Any] = {"create_environment.env_name": environment} if environment else {}
     settings["create_environment.num_parallel_environments"] = advice.batch_size
     settings["create_environment.vectorization"] = repr(advice.vectorization)
     settings["TrainerConfig.unroll_length"] = advice.unroll_length
-    if asynchronous:
-        if trainer is None:
+    if advice.asynchronous:
+        if chooses_trainer:
             settings["TrainerConfig.trainer"] = "@async_off_policy_trainer"
         settings["TrainerConfig.num_envs"] = advice.num_envs
         settings["AsyncOffPolicyDriver.num_actor_queues"] = advice.num_actor_queues

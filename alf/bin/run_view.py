@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -156,6 +156,20 @@ def time_shares(stats: Mapping[str, Any]) -> TimeShares | None:
     return TimeShares(**{**shares, "threads": int("collecting_waiting" in by_name)})  # type: ignore[arg-type]
 
 
+def _here(given: Sequence[Any], root_dir: str) -> list[str]:
+    """The arguments that a run was begun by, with the directory as it is called here and now, and without --force."""
+    kept, arguments = list[str](), iter(map(str, given))
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if name in ("--root_dir", "-root_dir"):
+            argument = f"--root_dir={root_dir}"
+            if not equals:
+                next(arguments, None)
+        if not argument.startswith(("--force", "-force")):
+            kept.append(argument)
+    return kept
+
+
 def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_by: Any) -> dict[str, str]:
     has_config = os.path.exists(os.path.join(root_dir, CONFIG_FILE))
     commands, quoted = {}, shlex.quote(root_dir)
@@ -163,8 +177,7 @@ def _commands(root_dir: str, state: str, why: str, has_checkpoint: bool, begun_b
         train = f"python -m alf.bin.train --root_dir={quoted}"
         # The configuration is written after the first iteration: before, it is only what the run was begun by.
         if not has_config and isinstance(begun_by, list) and str((begun_by or [""])[0]).endswith("alf/bin/train.py"):
-            given = (str(x) for x in begun_by[1:])
-            train = f"python -m alf.bin.train {shlex.join(x for x in given if not x.startswith(('--force', '-force')))}"
+            train = f"python -m alf.bin.train {shlex.join(_here(begun_by[1:], root_dir))}"
         commands["go on"] = train
     limit = _LIMIT.search(why) if state == "finished" else None
     if limit:

@@ -192,7 +192,7 @@ def wait_for(
 
     began, told = time.monotonic(), None
     while True:
-        index = RunIndex.load(root_dir)
+        index = RunIndex.load(root_dir, warn=told is None)
         found = wanted(index)
         if found is not None:
             return found

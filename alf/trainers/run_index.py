@@ -101,17 +101,22 @@ class RunIndex:
         self._saves = 0
 
     @classmethod
-    def load(cls, root_dir: str, folder: str = CHECKPOINT_DIR) -> RunIndex:
+    def load(cls, root_dir: str, folder: str = CHECKPOINT_DIR, warn: bool = True) -> RunIndex:
         """Reads the index of a run; empty for a new one.
 
-        A missing or damaged index is made up, with a warning, from the complete checkpoints in the directory.
+        A missing or damaged index is made up from the complete checkpoints in the directory.
+
+        Args:
+          root_dir: of the run.
+          folder: where in it the checkpoints are.
+          warn: of an index that was made up.
         """
         index = cls(root_dir, folder)
         problem = index._read()
         if problem is not None:
             found = index._adopt_checkpoints()
             # A run that has not saved yet has none, and that is no trouble.
-            if found or problem != "is missing":
+            if warn and (found or problem != "is missing"):
                 logging.warning(
                     "%s %s: it was made up from the directory, %d checkpoints added; rewards are unknown for them.",
                     os.path.join(root_dir, INDEX_FILE),

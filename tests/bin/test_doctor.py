@@ -103,7 +103,7 @@ def test_an_actor_thread_is_for_a_gpu():
     with_actor = advise(_facts(loop, gpus=1))
     assert with_actor.num_actor_queues == 1
     for advice in (with_actor, advise(_facts(loop))):
-        text = gin_text(advice, "t", None, None)
+        text = gin_text(advice, "t", None, True)
         assert ("AsyncOffPolicyDriver.actor_queue_cap = 1" in text) == bool(advice.num_actor_queues)
 
 
@@ -137,10 +137,43 @@ def test_memory_grows_with_what_is_kept():
 
 def test_a_trainer_that_is_chosen_stays():
     advice = advise(_facts(_linear("sync", (8,), 1e-5)))
-    text = gin_text(advice, "t", None, "@sync_off_policy_trainer")
+    text = gin_text(advice, "t", None, False)
     assert "TrainerConfig.trainer" not in text
+    assert "AsyncOffPolicyDriver.learn_queue_cap = 2" in text
+    assert "TrainerConfig.trainer = @async_off_policy_trainer" in gin_text(advice, "t", "'X'", True)
+
+
+def test_a_trainer_that_takes_turns_has_no_threads_and_queues():
+    advice = advise(_facts(_linear("vector_entry_point", (64,), 1e-6), processors=8, asynchronous=False, gpus=1))
+    assert advice.batch_size * advice.unroll_length == 2048
+    assert "an iteration learns from 2048 steps." in advice.reasons[-1]
+    text = gin_text(advice, "t", None, False)
+    assert "TrainerConfig.unroll_length = 32\n" in text
+    for absent in ("num_envs", "num_actor_queues", "learn_queue_cap", "thread", "TrainerConfig.trainer", "off_policy"):
+        assert absent not in text.replace("in one thread", "")
+    sizes = memory_bytes(advice, 1000)
+    assert [size / sizes["one segment"] for size in sizes.values()] == [1, 2]
+
+
+@pytest.mark.parametrize(("asynchronous", "steps"), [(True, 2 * 8 * 16), (False, 8 * 16)])
+def test_a_learner_from_samples_keeps_its_unroll_length(asynchronous, steps):
+    """With another one an iteration would make as many updates of many more steps."""
+    advice = advise(_facts(_linear("sync", (16,), 1e-5), asynchronous=asynchronous, unroll_length=8))
+    assert (advice.unroll_length, _steps_per_iteration(advice)) == (8, steps)
+    assert f"collects {steps} steps and makes num_updates_per_train_step updates from samples" in advice.reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("example", "length"), [("ppo_cart_pole", None), ("sac_pendulum", "TrainerConfig.unroll_length = 8")]
+)
+def test_settings_for_an_example_that_takes_turns(example, length, tmp_path, capsys, logged):
+    path = tmp_path / "settings.gin"
+    assert run_here(doctor.main, f"--gin_file={example}", *QUICK, f"--output={path}") == 0, logged
+    assert "num_envs" not in capsys.readouterr().out
+    text = path.read_text()
     assert "AsyncOffPolicyDriver" not in text
-    assert "TrainerConfig.trainer = @async_off_policy_trainer" in gin_text(advice, "t", "'X'", None)
+    assert ("updates from samples" in text) == (length is not None)
+    assert length is None or length in text.splitlines()
 
 
 def test_its_settings_train_with_the_example(tmp_path, capsys, logged):

@@ -200,7 +200,7 @@ def test_follow_waits_no_longer_than_asked(trained, tmp_path, logged):
 
 
 @pytest.mark.parametrize(("longest", "slept"), [(0.25, [0.25]), (1.0, [1.0]), (2.5, [1.0, 1.0, 0.5])])
-def test_a_wait_is_as_long_as_asked_and_ends_with_a_look(longest, slept, tmp_path, monkeypatch):
+def test_a_wait_is_as_long_as_asked_and_ends_with_a_look(longest, slept, tmp_path, monkeypatch, logged):
     class Clock:
         def __init__(self):
             self.slept = []
@@ -213,10 +213,12 @@ def test_a_wait_is_as_long_as_asked_and_ends_with_a_look(longest, slept, tmp_pat
 
     clock, looks = Clock(), []
     monkeypatch.setattr(play.trained, "time", clock)
+    (tmp_path / "training_status.json").write_text("{")  # which is told of once
     wanted = looks.append  # Gives None: what is wanted never comes.
     assert play.trained.wait_for(str(tmp_path), wanted, poll_secs=1.0, max_wait_secs=longest) is None
     assert clock.slept == slept
     assert len(looks) == len(slept) + 1
+    assert sum("it was made up from the directory" in line for line in logged) == 1
 
 
 def test_follow_plays_a_run_that_is_begun_anew_meanwhile(tmp_path, monkeypatch):

@@ -164,6 +164,11 @@ def test_a_run_that_was_killed_before_it_wrote_its_configuration_goes_on_by_its_
         (["/somewhere/alf/bin/train.py", *given], f"python -m alf.bin.train {shlex.join(given)}"),
         (["/x/alf/bin/train.py", "--force", *given], f"python -m alf.bin.train {shlex.join(given)}"),
         (["/x/alf/bin/train.py", "-force", *given], f"python -m alf.bin.train {shlex.join(given)}"),
+        (  # from another directory, or before it was moved
+            ["/x/alf/bin/train.py", given[0], "--root_dir", "runs/x", given[2]],
+            f"python -m alf.bin.train {shlex.join(given)}",
+        ),
+        (["/x/alf/bin/train.py", given[0], "-root_dir=x", given[2]], f"python -m alf.bin.train {shlex.join(given)}"),
         (["/mine/train.py", "--fast"], f"python -m alf.bin.train --root_dir={run}"),
         ("damaged", f"python -m alf.bin.train --root_dir={run}"),
     ]:
