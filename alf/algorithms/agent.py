@@ -154,9 +154,9 @@ class Agent(OffPolicyAlgorithm):
             debug_summaries=debug_summaries,
             name=name,
         )
-        self._late_transformers = late
-        self._encoding_network = encoder
+        self._late_transformers, self._encoding_network = late, encoder
         self._rl_algorithm = rl_algorithm
+        self._report_as(rl_algorithm)
         self._action_masks = rl_algorithm.action_masks
         self._icm = intrinsic_curiosity_module
         self._goal_generator = goal_generator

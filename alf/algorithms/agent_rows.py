@@ -25,6 +25,8 @@ def one_of(spec: Nest) -> Nest:
         if not isinstance(leaf, (array_spec.BoundedArraySpec, tensor_spec.BoundedTensorSpec)):
             return type(leaf)(leaf.shape[1:], leaf.dtype, name=leaf.name)
         low, high = (np.broadcast_to(bound, leaf.shape)[0] for bound in (leaf.minimum, leaf.maximum))
+        if low.shape == (1,) and np.issubdtype(low.dtype, np.integer):  # as specs of single agents have them
+            low, high = low[0], high[0]
         return type(leaf)(leaf.shape[1:], leaf.dtype, name=leaf.name, minimum=low, maximum=high)
 
     return tf.nest.map_structure(first, spec)

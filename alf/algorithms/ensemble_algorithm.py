@@ -107,6 +107,7 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
             name=name,
         )
         self._members: list[Any] = made
+        self._report_as(*made)
         self._decision = decision
         self._decider = decider
         self._action_masks = made[0].action_masks

@@ -429,6 +429,13 @@ class RLAlgorithm(Algorithm):
         if summarize_action_distributions is not None:
             self._summarize_action_distributions = summarize_action_distributions
 
+    def _report_as(self, *inside: RLAlgorithm) -> None:
+        """Reports what one of those inside, which this one trains, was made to report."""
+        self.set_summary_settings(
+            any(one._summarize_grads_and_vars for one in inside) or None,
+            any(one._summarize_action_distributions for one in inside) or None,
+        )
+
 
 def training_info_from(experience: Experience, info: Nest, rollout_info: Nest) -> TrainingInfo:
     """What losses see, of experience [T, B, ...] and the infos of its steps."""

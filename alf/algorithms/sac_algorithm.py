@@ -98,8 +98,8 @@ class SacAlgorithm(CriticAlgorithm):
             `split_mask`; the networks see the rest.
 
         Raises:
-          ValueError: the action spec is a nest that is not all float, the actor gives no distributions, or the critic network
-            judges actions of another kind.
+          ValueError: the action spec is a nest that is not all float, the actor gives no distributions, the critic network judges
+            actions of another kind, or `dqda_clipping` is given for discrete ones.
         """
         actor, critic = build_network(actor_network), build_network(critic_network)
         critics = [critic, *copies([critic], "critic")]
@@ -128,6 +128,11 @@ class SacAlgorithm(CriticAlgorithm):
         check_range(0.0, dqda_clipping=dqda_clipping)
         self._dqda_clipping = dqda_clipping
         self._discrete = tf.nest.flatten(action_spec)[0].dtype.is_integer
+        if self._discrete and dqda_clipping:
+            raise ValueError(
+                f"{name}.dqda_clipping={dqda_clipping} bounds the slope of values over a continuous action, and {action_spec} is "
+                "discrete: leave it out, or set gradient_clipping."
+            )
         check_draws(name, actor)
         check_critic(name, critic, action_spec)
         if target_entropy is None:

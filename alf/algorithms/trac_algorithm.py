@@ -136,6 +136,7 @@ class TracAlgorithm(OffPolicyAlgorithm):
             name=name,
         )
         self._ac_algorithm = ac
+        self._report_as(ac)
         self._action_masks = ac.action_masks
         self._limits = tf.nest.map_structure(lambda spec: max_distance(spec, action_dist_clip_per_dim), action_spec)
         self._traced = _Traced()

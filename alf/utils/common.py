@@ -213,7 +213,12 @@ def only_true(**switches: bool) -> dict[str, Any]:
 
 def is_bounded(low: Any, high: Any) -> bool:
     """Whether the bounds of a spec are those of a bounded space."""
-    return bool((np.abs(low) < _UNBOUNDED).all() and (np.abs(high) < _UNBOUNDED).all())
+    return bool(np.all(are_bounded(low, high)))
+
+
+def are_bounded(low: Any, high: Any) -> Any:
+    """Whether the bounds of each element of a spec are those of a bounded space, bool, of their shape."""
+    return (np.abs(low) < _UNBOUNDED) & (np.abs(high) < _UNBOUNDED)
 
 
 def cast_spec(nested_spec: Nest) -> Nest:

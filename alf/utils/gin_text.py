@@ -70,6 +70,6 @@ def _import(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as e:
         raise GinConfigError(
-            f"The module {module!r} of the configuration cannot be imported here ({e}): install it, or put its directory "
-            "on PYTHONPATH, on every machine."
+            f"The module {module!r} of the configuration cannot be imported here ({e}): install it on every machine, "
+            "or put it where the learner has it, whose PYTHONPATH workers take over."
         ) from e

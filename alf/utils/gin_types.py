@@ -45,7 +45,7 @@ def wrong_bindings() -> Iterator[tuple[str, str, str, Any, str]]:
             if told is not None:
                 yield scope, selector, name, bound, told
             elif isinstance(value, float) and hints_of(configurable.wrapped).get(name) in (int, int | None):
-                parameters[name] = int(value)
+                _to_integer(parameters, name)
 
 
 def _literal(value: Any) -> Any:
@@ -59,6 +59,13 @@ def _literal(value: Any) -> Any:
     return value
 
 
+def _to_integer(holder: dict[str, Any], name: str) -> None:
+    """Makes a whole number an integer where it stands, which may be a macro: one that nothing refers to is unused."""
+    while isinstance(holder[name], gin.config.ConfigurableReference):
+        holder, name = _bound_of(holder[name]), "value"
+    holder[name] = int(holder[name])
+
+
 def _stand_in(makes: Any) -> Any:
     """An object that fits where the result of calling `makes`, @name() in gin, would; known for classes only."""
     if not isinstance(makes, type) or issubclass(makes, (numbers.Number, str, list, tuple, Mapping)):
@@ -67,10 +74,14 @@ def _stand_in(makes: Any) -> Any:
 
 
 def _macro(reference: Any) -> Any:
-    bound = gin.config._CONFIG.get(("/".join(reference.scopes), "gin.macro"), {})
+    bound = _bound_of(reference)
     if "value" not in bound:
         raise _Unknown
     return bound["value"]
+
+
+def _bound_of(macro: Any) -> dict[str, Any]:
+    return gin.config._CONFIG.get(("/".join(macro.scopes), "gin.macro"), {})
 
 
 def _complaint(configurable: Any, name: str, value: Any) -> str | None:

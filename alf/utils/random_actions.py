@@ -10,6 +10,7 @@ import tensorflow as tf
 from alf.data_structures import Nest
 from alf.utils import rng
 from alf.utils.action_masks import allowed_of, draw_allowed
+from alf.utils.common import are_bounded
 
 
 def random_actions(action_spec: Nest, rows: tf.Tensor, allowed: tf.Tensor | None = None) -> Nest:
@@ -47,7 +48,7 @@ def _sample(spec: Any, rows: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.floor(drawn * (high - low + 1)) + low, spec.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         width = high - low
-    finite = np.isfinite(width)
+    finite = are_bounded(low, high)
     uniform = drawn * np.where(finite, width, 0) + np.where(finite, low, 0)
     normal = tf.clip_by_value(tf.random.stateless_normal(shape, rng.next_seed(), dtype=dtype), low, high)
     return tf.where(finite, uniform, normal)

@@ -8,10 +8,12 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium import spaces
 from tf_agents.networks.q_network import QNetwork
 from tf_agents.specs import tensor_spec
 
 from alf.algorithms.agent import Agent
+from alf.algorithms.agent_rows import one_of
 from alf.algorithms.behavior import Behavior
 from alf.algorithms.behaviors import Behaviors
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
@@ -23,7 +25,9 @@ from alf.algorithms.predictions import get_predictions
 from alf.drivers.async_off_policy_driver import AsyncOffPolicyDriver
 from alf.drivers.sync_off_policy_driver import SyncOffPolicyDriver
 from alf.environments import suite_agents
+from alf.environments.agents import stacked_space
 from alf.environments.grouped_rows import GroupedRows
+from alf.environments.spaces import action_spec
 from alf.environments.utils import create_environment
 from alf.replay.experience_replayer import OnetimeExperienceReplayer
 from alf.replay.prioritized_replay import PrioritizedReplay
@@ -79,6 +83,21 @@ def test_agents_that_share_a_behavior_are_rows_of_one_batch():
     composed = _run(GroupedRows(_cart_poles(8), 4), _all_for_one, "sync").by_name["agent"]
     for mine, theirs in zip(plain.variables, composed.variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy(), err_msg=mine.name)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Discrete(3), spaces.MultiDiscrete([3]), spaces.MultiDiscrete([3, 2]), spaces.Box(-1.0, 2.0, (1,))],
+)
+def test_specs_of_one_of_several_agents_are_those_of_one_alone(space):
+    """Also whether bounds are arrays, which CategoricalQNetwork does not take of a single choice."""
+    alone = action_spec(space)
+    one = one_of(action_spec(stacked_space(space, 2)))
+    assert (one.shape, one.dtype) == (alone.shape, alone.dtype)
+    for mine, theirs in ((one.minimum, alone.minimum), (one.maximum, alone.maximum)):
+        np.testing.assert_array_equal(mine, theirs)
+        if alone.dtype == np.int64:
+            assert np.shape(mine) == np.shape(theirs)
 
 
 def _dqn(observation_spec, action_spec, debug_summaries=False):

@@ -56,6 +56,10 @@ def _decaying(begins: float, steps: int) -> Any:
         (lambda: make("dqn", OBS, CHOICE, target_update_tau=0.0), "A target update needs 0 < tau <= 1 and period >= 1"),
         (lambda: make("sac", OBS, BOX, target_update_period=0), "A target update needs 0 < tau <= 1 and period >= 1"),
         (lambda: make("sac", OBS, BOX, dqda_clipping=-1.0), "dqda_clipping=-1.0 must be at least 0."),
+        (
+            lambda: make("discrete_sac", OBS, CHOICE, dqda_clipping=0.1),
+            "SacAlgorithm.dqda_clipping=0.1 bounds the slope of values over a continuous action, and",
+        ),
         (lambda: make("td3", OBS, BOX, dqda_clipping=-1.0), "dqda_clipping=-1.0 must be at least 0."),
         (lambda: make("dqn", OBS, CHOICE, lr=-1e-3), "learning_rate=-0.001"),
         (lambda: make("dqn", OBS, CHOICE, optimizer=tf.keras.optimizers.Adam(-0.5)), "learning_rate=-0.5"),

@@ -51,7 +51,11 @@ def test_without_finite_bounds_actions_are_normal():
     for low, high in ((-most, most), (-np.inf, np.inf)):
         drawn = _draw(BoundedTensorSpec([], tf.float32, low, high))
         np.testing.assert_allclose([drawn.mean(), drawn.std()], [0.0, 1.0], atol=0.1)
-    assert _draw(BoundedTensorSpec([], tf.float32, 0.0, np.inf)).min() == 0.0
+    for infinite in (most, np.inf):  # the former is what specs of environments have
+        drawn = _draw(BoundedTensorSpec([3], tf.float32, [0.0, -infinite, -2.0], [infinite, 1.0, 2.0]))
+        assert (drawn[:, 0].min(), drawn[:, 1].max()) == (0.0, 1.0)
+        assert np.abs(drawn).max() < 10.0
+        np.testing.assert_allclose(drawn[:, 2].std(), 4.0 / np.sqrt(12.0), atol=0.05)
 
 
 def test_the_seed_decides_and_nested_actions_differ():

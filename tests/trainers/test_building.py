@@ -17,12 +17,17 @@ from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionR
 from tf_agents.networks.categorical_q_network import CategoricalQNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.networks.q_network import QNetwork
+from tf_agents.networks.value_network import ValueNetwork
 
+from alf.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf.algorithms.agent import Agent
 from alf.algorithms.categorical_dqn_algorithm import CategoricalDqnAlgorithm
 from alf.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf.algorithms.dqn_algorithm import DqnAlgorithm
+from alf.algorithms.ensemble_algorithm import EnsembleAlgorithm
 from alf.algorithms.rl_algorithm import RLAlgorithm
 from alf.algorithms.sac_algorithm import SacAlgorithm
+from alf.algorithms.trac_algorithm import TracAlgorithm
 from alf.environments import create_environment
 from alf.networks.actor_network import ActorNetwork
 from alf.networks.combining import FlattenAndConcatenate
@@ -120,6 +125,29 @@ def test_an_algorithm_reports_what_it_was_made_to_report_whatever_its_run_leaves
     assert (getattr(algorithm, f"_{setting}"), getattr(algorithm, f"_{other}")) == (True, False)
     algorithm = _built(spaces.Discrete(2), functools.partial(_values, **{setting: True}), **{other: True})
     assert (getattr(algorithm, f"_{setting}"), getattr(algorithm, f"_{other}")) == (True, True)
+
+
+def _actor_critic(observation_spec: Any, action_spec: Any, debug_summaries: bool, **settings: Any) -> Any:
+    actor = ActorDistributionNetwork(observation_spec, action_spec)
+    value = ValueNetwork(observation_spec)
+    return ActorCriticAlgorithm(observation_spec, action_spec, actor, value, **settings)
+
+
+@pytest.mark.parametrize("setting", ["summarize_grads_and_vars", "summarize_action_distributions"])
+@pytest.mark.parametrize(
+    ("inside", "around"),
+    [
+        (_values, lambda make: functools.partial(Agent, rl_algorithm_cls=make)),
+        (_values, lambda make: functools.partial(EnsembleAlgorithm, members=[_values, make])),
+        (_actor_critic, lambda make: functools.partial(TracAlgorithm, ac_algorithm_cls=make)),
+    ],
+)
+def test_what_one_inside_was_made_to_report_its_shell_reports(inside: Any, around: Any, setting: str) -> None:
+    kept = ["_summarize_grads_and_vars", "_summarize_action_distributions"]
+    shell = _built(spaces.Discrete(2), around(functools.partial(inside, **{setting: True})))
+    assert [getattr(shell, name) for name in kept] == [name == f"_{setting}" for name in kept]
+    shell = _built(spaces.Discrete(2), around(inside))
+    assert [getattr(shell, name) for name in kept] == [False, False]
 
 
 def _judged(observation_spec: Any, action_spec: Any, **_: Any) -> Any:

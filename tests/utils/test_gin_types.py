@@ -22,7 +22,7 @@ import alf.trainers.stopping
 import alf.utils.external_configurables
 import alf.utils.math_ops  # noqa: F401
 from alf.utils import gin_utils
-from alf.utils.gin_utils import GinConfigError, parse_gin
+from alf.utils.gin_utils import GinConfigError, parse_gin, unused_bindings
 
 
 @gin.configurable
@@ -115,6 +115,15 @@ def test_whole_numbers_come_as_integers():
     count, share, *_ = kinds_target()
     assert (count, type(count)) == (1_000_000, int)
     assert (share, type(share)) == (2000.0, float)
+
+
+def test_a_macro_that_is_a_whole_number_stays_one_and_is_used():
+    """It can be given anew when the run is resumed, and `strict` bears with it."""
+    parse_gin(bindings=["n=1e6", "m=%n", "kinds_target.count=%m"])
+    count = kinds_target()[0]
+    assert (count, type(count)) == (1_000_000, int)
+    assert unused_bindings() == []
+    assert "kinds_target.count = %m" in gin.operative_config_str()
 
 
 def test_nothing_is_looked_at_before_all_is_known():
