@@ -107,8 +107,8 @@ benchmarks: $(DEV)/.made  ## all benchmarks but those of learning and memory; re
 	$(DEV)/bin/python -m benchmarks.off_policy
 	$(DEV)/bin/python -m benchmarks.pictures
 
-locks:  ## resolve the four lock files anew from pyproject.toml
-	$(PYTHON) .ci/locks.py
+locks: $(RUN)/.made  ## resolve the four lock files anew from pyproject.toml
+	$(RUN)/bin/python .ci/locks.py
 
 wheel: $(DEV)/.made  ## build the wheel and the source archive into dist/
 	$(DEV)/bin/python -m build

@@ -24,8 +24,8 @@ LOCKS = {
         ".[dev,envpool,onnx,atari,mujoco,box2d,multiagent,distributed,notebook]",
         "setuptools>=78.1.1,<82",
     ],
-    # pymdown-extensions 13 asks for Python 3.11.5, and Debian 12 has 3.11.2.
-    "requirements-docs.lock": ["mkdocs-material>=9.5", "pymdown-extensions<13"],
+    # pymdown-extensions 13 asks for Python 3.11.5, and Debian 12 has 3.11.2. ruff breaks the lines of signatures.
+    "requirements-docs.lock": ["mkdocs-material>=9.5", "mkdocstrings[python]", "pymdown-extensions<13", "ruff"],
     "requirements-oldest.lock": [".", "tensorflow==2.15.1", "setuptools>=78.1.1,<82"]
     + ["hypothesis", "psutil", "pytest", "pytest-timeout", "pytest-xdist"],
 }

@@ -6,6 +6,7 @@ import ast
 import functools
 import pathlib
 import re
+import runpy
 import tomllib
 from collections.abc import Iterator
 
@@ -388,6 +389,14 @@ def test_the_onnx_packages_move_no_version_of_what_training_runs_on() -> None:
         name for name in ("tensorflow", "tf-keras", "numpy", "protobuf", "ml-dtypes") if alone[name] != beside[name]
     }
     assert not moved, f"with the ONNX packages pip chose other versions of {moved}"
+
+
+def test_locks_are_resolved_from_what_is_asked_of_them_now() -> None:
+    asked = runpy.run_path(str(ROOT / ".ci" / "locks.py"))["LOCKS"]
+    assert asked.keys() == {path.name for path in ROOT.glob("*.lock")}
+    for name, wanted in asked.items():
+        header = (ROOT / name).read_text().partition("\n")[0]
+        assert header == f"# Resolved by `make locks` for Python 3.11 on Linux: {' '.join(wanted)}"
 
 
 def _extras(*names: str) -> list[str]:
