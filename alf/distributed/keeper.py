@@ -127,7 +127,7 @@ class Keeper(abc.ABC):
         """
         if self._thread is not None or self._marks.finished is not None:
             raise RuntimeError("A pool of workers can be started only once: make a new one.")
-        self._begun_at = self._awake.begin()
+        self._begun_at = time.monotonic()
         # Daemon: a thread that hangs in the engine must not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name=self._thread_name, daemon=True)
         self._thread.start()

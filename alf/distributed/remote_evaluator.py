@@ -148,11 +148,9 @@ class RemoteEvaluator(Keeper):
           wait: for an evaluation that goes on, for `wait_timeout_secs`, after which it is skipped.
           give_up: asked while waiting; once it is true, the evaluation goes on and there is no answer.
         """
-        awake = Standstill()
-        since = awake.begin()
+        awake, since = Standstill(), time.monotonic()
         with self._changed:
             while wait and self._errand is not None and self._marks.finished is None and not give_up():
-                awake.look()
                 if awake.secs_since(since) >= self._wait_timeout_secs:
                     self._dismiss = "its evaluation is not waited for any more" if self._errand.sent else ""
                     self._skip(

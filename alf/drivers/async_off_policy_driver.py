@@ -252,7 +252,6 @@ class AsyncOffPolicyDriver(Driver):
     def catch_up(self) -> None:
         """See `Driver.catch_up`; ends with a driver that fails."""
         log = self._log_thread
-        self._coord.awake.begin()
         while log is not None and log.is_alive() and log.fed < self._queues.log_queue.entered:
             self._check_stall()
             if self._coord.should_stop():
@@ -333,7 +332,6 @@ class AsyncOffPolicyDriver(Driver):
         if not self._learner.acquire(blocking=False):
             raise RuntimeError("Another thread is in run_async(): a driver has one learner.")
         try:
-            self._coord.awake.begin()
             self._check_stall()
             if not self._requested:
                 with held_up():
@@ -379,7 +377,7 @@ class AsyncOffPolicyDriver(Driver):
 
     def _patiently(self, attempt: Callable[[], None]) -> None:
         """Repeats `attempt` while it times out; ends when another thread has failed, or does not answer any more."""
-        self._coord.awake.begin()
+        self._coord.awake.look()
         while True:
             try:
                 attempt()
@@ -450,7 +448,7 @@ class AsyncOffPolicyDriver(Driver):
           QueueClosed: the driver was stopped.
           Exception: whatever a thread failed with, with its own traceback.
         """
-        self._coord.awake.begin()
+        self._coord.awake.look()
         try:
             return to_wire(self._queues.learn_queue.dequeue(timeout))
         except TimeoutError:

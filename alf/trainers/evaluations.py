@@ -164,14 +164,13 @@ class EvaluationBeside:
 
     def _wait_for(self, thread: threading.Thread, give_up: Callable[[], bool]) -> None:
         awake = Standstill()
-        asked, since = self._asked, awake.begin()
+        asked, since = self._asked, time.monotonic()
         while True:
             thread.join(_POLL_SECS)
             if not thread.is_alive() or give_up():
                 return
             if self._asked != asked:
                 asked, since = self._asked, time.monotonic()
-            awake.look()
             stood = awake.secs_since(since)
             if stood > self._stall_timeout_secs:
                 raise TimeoutError(

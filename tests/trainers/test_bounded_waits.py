@@ -110,9 +110,13 @@ class _Stepwise:
 @pytest.fixture
 def clock(monkeypatch):
     """Time for who waits passes by 40 s a look."""
-    ticks = itertools.count(0, 20)
-    for module in (evaluations, standstill):  # a look asks twice
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+
+    def clock_of(ticks):
+        return SimpleNamespace(monotonic=lambda: float(next(ticks)), process_time=lambda: 0.0)
+
+    ticks = itertools.count(0, 40)
+    for module in (evaluations, standstill):
+        monkeypatch.setattr(module, "time", clock_of(ticks))
     monkeypatch.setattr(standstill, "_LONGEST_GAP_SECS", 100.0)
     monkeypatch.setattr(evaluations, "_POLL_SECS", 0.001)
     return ticks
