@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from alf.bin.search_report import METRIC, Group, Result, group, label
+from alf.metrics.tables import STEP
 from alf.trainers.report import Columns, html_page, read_columns, x_axis
 from alf.trainers.report_svg import COLOURS, Series, line_chart
 
@@ -19,11 +20,12 @@ _GRID = 200
 
 
 def read_table(directory: str, metric: str | None = None) -> Columns:
-    """The columns of the run's `train/stats.csv`; of `eval/stats.csv` where it is about the return, and training has none."""
-    train = read_columns(os.path.join(directory, "train", "stats.csv"))
-    if metric is None and not np.isfinite(train.get(METRIC, [])).any():
-        return read_columns(os.path.join(directory, "eval", "stats.csv"))
-    return train
+    """What a curve is made of, from `train/stats.csv`; from `eval/stats.csv` where it is of the return, and training has none."""
+    columns = read_columns(os.path.join(directory, "train", "stats.csv"))
+    if metric is None and not np.isfinite(columns.get(METRIC, [])).any():
+        columns = read_columns(os.path.join(directory, "eval", "stats.csv"))
+    # A search may have thousands of runs, whose tables are in memory at the same time.
+    return {name: columns[name] for name in (STEP, "env_steps", metric or METRIC) if name in columns}
 
 
 def read_curve(columns: Columns, axis: str, metric: str | None = None) -> Series | None:
